@@ -1,0 +1,1 @@
+"""Keys, wire messages, configuration and errors: the words every part of Moonpool shares. No I/O."""

@@ -1,0 +1,107 @@
+"""One frozen settings model a process kind. schemas/config_load.py fills them from files, environment and flags.
+
+The field descriptions are the settings table of the docs: a test checks that each one is listed there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from moonpool.schemas.keyspace import DEFAULT_TENANT
+from moonpool.schemas.units import parse_size
+
+Bytes = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+"""A size: a number of bytes, or text such as "4GB" or "512MiB"."""
+
+
+class Settings(BaseModel):
+    """Base: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MasterSettings(Settings):
+    """`moonpool master`."""
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(50051, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    connections_max: int = Field(4096, ge=1, description="connections served at once")
+    inflight_max: int = Field(256, ge=1, description="requests of one connection handled at once")
+    heartbeat_s: float = Field(1.0, gt=0, description="how often nodes report that they live")
+    suspect_after_s: float = Field(3.0, gt=0, description="silence after which a node is not matched")
+    lost_after_s: float = Field(30.0, gt=0, description="silence after which a node's blocks are forgotten")
+
+
+class NodeSettings(Settings):
+    """`moonpool node`."""
+
+    master: str = Field("127.0.0.1:50051", description="the master's host:port")
+    name: str = Field(
+        "node", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="names the segment to adopt again"
+    )
+    size: Bytes = Field(1 << 30, description="DRAM to contribute, for example 4GB")
+    host: str = Field("127.0.0.1", description="address that the RPC and data ports listen on")
+    port: int = Field(
+        0, ge=0, le=65535, description="RPC port for clients of other hosts; 0 picks a free one"
+    )
+    data_port: int = Field(0, ge=0, le=65535, description="port of the tcp transport; 0 picks a free one")
+    advertise: str = Field("", description="address that other hosts reach this one by (default: host)")
+    segment_dir: str = Field("/dev/shm", description="where the segment file lies: tmpfs or hugetlbfs")
+    run_dir: str = Field("/tmp/moonpool", description="sockets and session locks, one folder a user")
+    page_size: Bytes = Field(0, description="bytes of a page; 0 picks up to 64 MiB by the segment's size")
+    high_watermark: float = Field(0.95, gt=0, le=1, description="used share at which eviction starts")
+    low_watermark: float = Field(0.90, gt=0, le=1, description="used share down to which it goes")
+    begin_wait_s: float = Field(0.1, ge=0, description="how long a put waits for space")
+    prefault: bool = Field(True, description="touch all memory before serving")
+    huge_pages: bool = Field(False, description="ask for huge pages")
+    numa_node: int = Field(-1, ge=-1, description="bind the segment's memory to this NUMA node; -1: anywhere")
+    checksums: bool = Field(True, description="compute a checksum of each object after its commit")
+    lanes_max: int = Field(64, ge=1, description="tcp data connections served at once")
+    sessions_max: int = Field(1024, ge=1, description="local writers at once")
+
+
+class ClientSettings(Settings):
+    """StoreClient, and the client inside the connector."""
+
+    master: str = Field("127.0.0.1:50051", description="the master's host:port")
+    tenant: str = Field(DEFAULT_TENANT, description="whose keyspaces these are")
+    token: str = Field("", description="bearer token", repr=False)
+    timeout_s: float = Field(2.0, gt=0, description="deadline of a call that names none")
+    breaker_retry_s: float = Field(
+        1.0, gt=0, description="pause before a failed master or node is asked again"
+    )
+    verify_checksums: bool = Field(True, description="check host-memory reads against the header's checksum")
+    transport: Literal["auto", "shm", "tcp"] = Field(
+        "auto", description="auto: shm on the node's host, else tcp"
+    )
+    lanes: int = Field(2, ge=1, le=16, description="tcp data connections to one node")
+    segment_size: Bytes = Field(0, description="DRAM that this process contributes through a node of its own")
+    run_dir: str = Field("/tmp/moonpool", description="session locks, one folder a user")
+
+
+class ConnectorSettings(Settings):
+    """`kv_connector_extra_config` of MoonpoolStoreConnector, beside the client's settings."""
+
+    min_hit_tokens: int = Field(0, ge=0, description="a shorter hit is not worth a load")
+    match_timeout_s: float = Field(
+        0.5, gt=0, description="a request waits no longer for the answer of the pool"
+    )
+    load_timeout_s: float = Field(10.0, gt=0, description="a load that takes longer is computed instead")
+    save_timeout_s: float = Field(5.0, gt=0, description="a save that takes longer is dropped")
+    save_queue_max: int = Field(256, ge=1, description="saves waiting; more are dropped and counted")
+    load_queue_max: int = Field(1024, ge=1, description="loads waiting; more are computed instead")
+    load_threads: int = Field(2, ge=1, le=16, description="loads under way at once")
+    save_threads: int = Field(1, ge=1, le=16, description="saves under way at once")
+    save_decode_cache: bool = Field(
+        False, description="a kv_consumer saves what it decodes, and loads saves of others"
+    )
+    enable_lookup: bool = Field(True, description="ask the pool at all; off: a producer only saves")
+    shun_s: float = Field(
+        30.0, ge=0, description="a block that failed to load is not asked for again so long"
+    )
+    force_recompute_policy: bool = Field(
+        True, description="set kv_load_failure_policy to recompute where it is left at fail"
+    )
+    cache_prefix: str = Field("", description="separates pools of engines that would share otherwise")

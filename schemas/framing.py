@@ -1,0 +1,67 @@
+"""The wire's frames, as pure bytes: u32 length, u32 request id, MessagePack body (all little-endian).
+
+`length` counts what follows it. Request id 0 is a push that nobody answers. The reader never trusts a
+length: a frame over the limit in force is a ProtocolError before a byte of it is kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from moonpool.schemas.errors import ProtocolError
+
+PROTOCOL_VERSION = 1
+PREFIX = struct.Struct("<II")
+FRAME_BYTES_MAX = 16 << 20
+HANDSHAKE_BYTES_MAX = 4096
+PUSH_ID = 0
+
+
+def encode_frame(request_id: int, body: bytes) -> bytes:
+    """One frame. The caller keeps bodies under FRAME_BYTES_MAX."""
+    return PREFIX.pack(4 + len(body), request_id) + body
+
+
+def check_length(length: int, limit_bytes: int, peer: str) -> None:
+    """Raises ProtocolError where a length prefix is impossible or over the limit."""
+    if not 4 < length <= limit_bytes:
+        raise ProtocolError(peer=peer, reason=f"frame of {length} bytes, allowed are 5 to {limit_bytes}")
+
+
+class FrameReader:
+    """Cuts a byte stream into frames. Holds at most one partial frame.
+
+    `limit_bytes` starts at the handshake's and is raised by its owner once the peer is known.
+    """
+
+    def __init__(self, peer: str, limit_bytes: int = HANDSHAKE_BYTES_MAX) -> None:
+        self.limit_bytes = limit_bytes
+        self._peer = peer
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yields (request id, body) of each frame that `data` completes. Raises ProtocolError.
+
+        The limit is read anew for each frame, so it may be raised between two of them.
+        """
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        try:
+            while len(buffer) - start >= PREFIX.size:
+                length, request_id = PREFIX.unpack_from(buffer, start)
+                check_length(length, self.limit_bytes, self._peer)
+                end = start + 4 + length
+                if end > len(buffer):
+                    break
+                body = bytes(memoryview(buffer)[start + PREFIX.size : end])
+                start = end
+                yield request_id, body
+        finally:
+            del buffer[:start]
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes held of a frame that isn't complete."""
+        return len(self._buffer)

@@ -1,0 +1,663 @@
+"""Every message on the control plane, one frozen Struct each.
+
+handshake        Hello -> Welcome
+client, master   RegisterKeyspace, Match, Presence, Locate, Renew, PutStart, ReportBad,
+                 PutAbandon, Remove, Clear, Pin, Unpin, Describe, GetClusterMap, GetStatus
+node, master     Announce, Report (the ordered stream), Heartbeat, Need;  pushed by the master: Drop, Check
+client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, GetStatus
+any server       Failed answers any request
+
+Columns are packed byte strings (schemas/packed.py): `hashes` is count * hash_bytes long, u32 and u64
+columns are little-endian. `keyspace` is always the 16-byte digest. Times are relative and in ms, so that
+no two clocks are compared. Nothing here holds a payload byte.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from moonpool.schemas.keyspace import KeyspaceSpec
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base: encoded as an array, its first item the class name."""
+
+
+class PutAnswer(IntEnum):
+    """What put_start says of one block."""
+
+    GO = 0  # write it to the node named beside it
+    EXISTS = 1
+    BUSY = 2  # somebody else holds the promise to write it
+    NO_PARENT = 3  # start again from the run's first block
+    NO_NODE = 4  # no live node could take it
+
+
+class Status(IntEnum):
+    """Outcome of one object in a batch that is answered as a whole."""
+
+    OK = 0
+    MISSING = 1  # not there, or no longer at the place that was named
+    NO_SPACE = 2
+    EXISTS = 3
+    CORRUPT = 4  # there, and its bytes are not what its header says
+    FAILED = 5  # the transfer broke, timed out or was refused
+    TOO_LARGE = 6
+    BUSY = 7
+    NO_PARENT = 8
+    GONE = 9  # the grant was taken back before its commit
+
+
+# ---------------------------------------------------------------- handshake
+
+
+class Hello(Message, frozen=True):
+    """First frame on every connection. `role`: client, node, data. `host`: who shares memory with the sender."""
+
+    protocol: int
+    role: str
+    client: str
+    tenant: str = "default"
+    token: str = ""
+    host: str = ""
+
+
+class Welcome(Message, frozen=True):
+    """`server`: master or node. `epoch` of a master; 0 of a node."""
+
+    protocol: int
+    server: str
+    epoch: int
+    frame_bytes_max: int
+
+
+class Failed(Message, frozen=True):
+    """The answer to a request that raised: schemas/errors.py names the code."""
+
+    code: int
+    message: str
+
+
+class Done(Message, frozen=True):
+    """The answer where there is nothing to say. `count`: how many objects it concerned."""
+
+    count: int = 0
+
+
+# ---------------------------------------------------------------- client, master
+
+
+class RegisterKeyspace(Message, frozen=True):
+    """Idempotent: the id is the spec's digest. Also understood by nodes."""
+
+    spec: KeyspaceSpec
+
+
+class KeyspaceRegistered(Message, frozen=True):
+    """Answer to RegisterKeyspace."""
+
+    keyspace: bytes
+    shards: int
+
+
+class Match(Message, frozen=True):
+    """Longest ready prefix. `runs`: (position of the first hash, packed hashes) in order of position, none
+    crossing a run boundary. Leases the deepest ready row of each run for `lease_ms`, without recency."""
+
+    keyspace: bytes
+    runs: list[tuple[int, bytes]]
+    lease_ms: int = 3000
+
+
+class Matched(Message, frozen=True):
+    """`ready`: how many blocks of each run are ready, from its first hash on."""
+
+    ready: list[int]
+
+
+class Presence(Message, frozen=True):
+    """Flat keyspaces: which rows have every rank committed (`rank` < 0), or that one rank."""
+
+    keyspace: bytes
+    hashes: bytes
+    rank: int = -1
+    ttl_ms: int = 3000
+
+
+class Present(Message, frozen=True):
+    """`bits`: one byte a hash, 1 or 0."""
+
+    bits: bytes
+
+
+class RunSlice(msgspec.Struct, frozen=True, array_like=True):
+    """Blocks first .. first+count of one run, whose last one is `deepest`."""
+
+    deepest: bytes
+    first: int
+    count: int
+
+
+class Locate(Message, frozen=True):
+    """Where one rank's shards lie. Chained: `runs`. Flat: `hashes`."""
+
+    keyspace: bytes
+    rank: int
+    runs: list[RunSlice] = []
+    hashes: bytes = b""
+
+
+class Located(Message, frozen=True):
+    """Locations in the order asked. `which`: u16 index into `segments`. A generation of 0: not there.
+    For chained keyspaces a run that has left is all zeros (match again). `lengths` (u64): payload bytes."""
+
+    segments: list[bytes]
+    which: bytes
+    slots: bytes
+    generations: bytes
+    lengths: bytes
+
+
+class Renew(Message, frozen=True):
+    """Raises the lease and the recency of rows (the deepest of each run in use)."""
+
+    keyspace: bytes
+    hashes: bytes
+    lease_ms: int = 10000
+
+
+class Renewed(Message, frozen=True):
+    """`bits`: one byte a hash, 1 where the row is still there and ready."""
+
+    bits: bytes
+
+
+class PutItem(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive blocks of one rank that somebody wants to write, none crossing a run boundary.
+    `parent`: hash before the first (empty at position 0). Flat keyspaces: position 0, no parent.
+    `size_bytes`: bytes of one block's shard (the largest one, where sizes vary)."""
+
+    keyspace: bytes
+    rank: int
+    position: int
+    parent: bytes
+    hashes: bytes
+    size_bytes: int
+
+
+class PutStart(Message, frozen=True):
+    """May these be written, and where? Writes no row: it probes, and keeps an expiring promise a block."""
+
+    items: list[PutItem]
+    promise_ms: int = 10000
+
+
+class PutStarted(Message, frozen=True):
+    """One entry of each list an item: `answers` one PutAnswer byte a block, `segments` the segment to write to
+    (empty where no block of the item is GO)."""
+
+    answers: list[bytes]
+    segments: list[bytes]
+
+
+class PutAbandon(Message, frozen=True):
+    """The promises of these blocks are given back: their writer failed or gave up."""
+
+    keyspace: bytes
+    rank: int
+    hashes: bytes
+
+
+class ReportBad(Message, frozen=True):
+    """This location didn't hold what it should. Un-readies the block at once; the node is asked to check."""
+
+    keyspace: bytes
+    rank: int
+    block_hash: bytes
+    segment: bytes
+    slot: int
+    generation: int
+
+
+class Remove(Message, frozen=True):
+    """Removes blocks with all that hangs on them. `force`: leased and pinned ones too.
+    Waits up to `wait_ms` for the nodes to have flipped the headers."""
+
+    keyspace: bytes
+    hashes: bytes
+    force: bool = False
+    wait_ms: int = 1000
+
+
+class Removed(Message, frozen=True):
+    """`count`: rows removed. `skipped`: leased or pinned ones. `pending`: nodes that haven't confirmed."""
+
+    count: int
+    skipped: int
+    pending: list[str]
+
+
+class Clear(Message, frozen=True):
+    """Removes every row of one keyspace. Answered by Removed."""
+
+    keyspace: bytes
+    force: bool = True
+    wait_ms: int = 1000
+
+
+class Pin(Message, frozen=True):
+    """Rows that may not be evicted for `ttl_ms` (0: until unpinned). Answered by Done(count)."""
+
+    keyspace: bytes
+    hashes: bytes
+    ttl_ms: int = 0
+
+
+class Unpin(Message, frozen=True):
+    """The reverse of Pin. Answered by Done(count)."""
+
+    keyspace: bytes
+    hashes: bytes
+
+
+class Describe(Message, frozen=True):
+    """Everything known of one block."""
+
+    keyspace: bytes
+    block_hash: bytes
+
+
+class Copy(msgspec.Struct, frozen=True, array_like=True):
+    """One rank's place."""
+
+    rank: int
+    segment: bytes
+    slot: int
+    generation: int
+    length: int
+
+
+class Description(Message, frozen=True):
+    """Answer to Describe. `lease_ms`, `pin_ms`: what is left (pin -1: no end); `age_ms`: since last use."""
+
+    ready: bool
+    position: int
+    parent: bytes
+    copies: list[Copy]
+    children: int
+    lease_ms: int
+    pin_ms: int
+    pinned: bool
+    age_ms: int
+
+
+class GetClusterMap(Message, frozen=True):
+    """Who serves what."""
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A node's segment and its doors. Empty text: that door is closed.
+
+    `host`: equal for processes that can map `segment_path` (boot id and /dev/shm's device).
+    """
+
+    node: str
+    segment: bytes
+    host: str
+    rpc_address: str
+    data_address: str
+    unix_path: str
+    segment_path: str
+    capacity_bytes: int
+    page_bytes: int
+
+
+class NodeState(IntEnum):
+    """What a master thinks of a node."""
+
+    JOINING = 0  # announced, its inventory is not complete: matched as far as it is known
+    LIVE = 1
+    SUSPECT = 2  # not matched, not written to, not forgotten
+    LOST = 3
+
+
+class NodeEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A node in the cluster map."""
+
+    info: NodeInfo
+    state: NodeState
+    free_bytes: int
+
+
+class ClusterMap(Message, frozen=True):
+    """Answer to GetClusterMap."""
+
+    epoch: int
+    shards: int
+    masters: list[str]
+    nodes: list[NodeEntry]
+
+
+class GetStatus(Message, frozen=True):
+    """Counters and sizes of a server, for people and tests."""
+
+
+class StatusReport(Message, frozen=True):
+    """Answer to GetStatus: flat name -> number or text."""
+
+    facts: dict[str, int | float | str]
+
+
+# ---------------------------------------------------------------- node, master
+
+
+class Announce(Message, frozen=True):
+    """A segment offers itself. `specs`: of every keyspace in it. `epoch_seen`: the newest it has obeyed."""
+
+    info: NodeInfo
+    specs: list[KeyspaceSpec]
+    epoch_seen: int
+
+
+class Announced(Message, frozen=True):
+    """The master that the node now reports to."""
+
+    epoch: int
+    heartbeat_ms: int
+
+
+class Entries(msgspec.Struct, frozen=True, array_like=True, tag="committed"):
+    """Committed slots of one keyspace, in columns: an inventory page or fresh commits."""
+
+    keyspace: bytes
+    ranks: bytes  # u16
+    positions: bytes  # u32
+    hashes: bytes
+    parents: bytes  # zeros at position 0 and in flat keyspaces
+    slots: bytes  # u32
+    generations: bytes  # u64
+    lengths: bytes  # u64
+
+
+class Freed(msgspec.Struct, frozen=True, array_like=True, tag="freed"):
+    """Slots of one keyspace that no longer hold what they held."""
+
+    keyspace: bytes
+    ranks: bytes
+    hashes: bytes
+    slots: bytes
+    generations: bytes
+
+
+class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
+    """Slots whose bytes the node copied elsewhere in its segment, to empty a page."""
+
+    keyspace: bytes
+    ranks: bytes
+    hashes: bytes
+    slots: bytes
+    generations: bytes
+    new_slots: bytes
+    new_generations: bytes
+
+
+class DropDone(msgspec.Struct, frozen=True, array_like=True, tag="drop_done"):
+    """Everything that Drop `drop_id` named has been flipped; its Freed entries came before this."""
+
+    drop_id: int
+
+
+class Checked(msgspec.Struct, frozen=True, array_like=True, tag="checked"):
+    """What the node found where somebody reported a bad block."""
+
+    keyspace: bytes
+    rank: int
+    block_hash: bytes
+    slot: int
+    generation: int
+    good: bool
+
+
+class InventoryEnd(msgspec.Struct, frozen=True, array_like=True, tag="inventory_end"):
+    """All that the segment holds has been named since the stream's first message."""
+
+
+Op = Entries | Freed | Moved | DropDone | Checked | InventoryEnd
+
+
+class Report(Message, frozen=True):
+    """Numbered piece of the one ordered stream between a segment and a master. Sequence 0 starts a stream,
+    with a full inventory to follow. Answered by Done, or Failed(StreamGap)."""
+
+    segment: bytes
+    stream: int
+    sequence: int
+    ops: list[Op]
+
+
+class Heartbeat(Message, frozen=True):
+    """Every second. Answered by Announced."""
+
+    segment: bytes
+    epoch: int
+    free_bytes: int
+    facts: dict[str, int | float] = {}
+
+
+class Need(Message, frozen=True):
+    """The node wants `want_bytes` of its segment back. Rows leave the index before the answer.
+    Answered by Victims."""
+
+    segment: bytes
+    epoch: int
+    want_bytes: int
+
+
+class DropList(msgspec.Struct, frozen=True, array_like=True):
+    """Locations of one keyspace on the addressed node."""
+
+    keyspace: bytes
+    ranks: bytes
+    hashes: bytes
+    slots: bytes
+    generations: bytes
+
+
+class Victims(Message, frozen=True):
+    """What Need found, oldest first. `next_age_ms`: age of the next victim (-1: none left)."""
+
+    drops: list[DropList]
+    freed_bytes: int
+    next_age_ms: int
+
+
+class Drop(Message, frozen=True):
+    """Pushed by the master: flip these headers, then say DropDone on the stream.
+
+    `drops`: exact locations. `hashes` (with `keyspace`): whatever holds or is about to hold these rows, WRITING
+    slots too. `whole_keyspace`: everything in it.
+    """
+
+    drop_id: int
+    epoch: int
+    drops: list[DropList] = []
+    keyspace: bytes = b""
+    hashes: bytes = b""
+    whole_keyspace: bool = False
+
+
+class Check(Message, frozen=True):
+    """Pushed by the master: verify this slot's checksum and say Checked on the stream."""
+
+    epoch: int
+    keyspace: bytes
+    rank: int
+    block_hash: bytes
+    slot: int
+    generation: int
+
+
+# ---------------------------------------------------------------- client, node
+
+
+class OpenSession(Message, frozen=True):
+    """A writer on this host. It holds a flock on `lock_path` from before its first write until it dies."""
+
+    session: int
+    pid: int
+    lock_path: str
+
+
+class SessionOpened(Message, frozen=True):
+    """What the client needs to map the segment."""
+
+    info: NodeInfo
+    data_offset: int
+    header_offset: int
+    headers_per_page: int
+
+
+class BeginItem(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive blocks of one rank to be written. `lengths` (u64) is empty where the keyspace fixes the size;
+    `keys`: key texts of plain objects, else empty."""
+
+    keyspace: bytes
+    rank: int
+    position: int
+    parent: bytes
+    hashes: bytes
+    lengths: bytes = b""
+    keys: list[str] = []
+    shard: int = 0
+
+
+class Begin(Message, frozen=True):
+    """Asks for slots. Idempotent by (session, put_id): a repeated one gets the same grants.
+    `commit`: put ids whose copies are complete, committed first (saves a round trip)."""
+
+    session: int
+    put_id: int
+    items: list[BeginItem]
+    commit: list[int] = []
+
+
+class Granted(Message, frozen=True):
+    """One entry a block over all items, in order. `statuses`: one Status byte; OK has a slot and a generation."""
+
+    put_id: int
+    statuses: bytes
+    slots: bytes
+    generations: bytes
+
+
+class Commit(Message, frozen=True):
+    """The copies of these puts are complete. `visible`: answer only after the master has them.
+    Answered by Committed."""
+
+    session: int
+    put_ids: list[int]
+    visible: bool = False
+
+
+class Committed(Message, frozen=True):
+    """`statuses`: for each put id one Status byte a block, in the order of its Begin (GONE: dropped meanwhile)."""
+
+    statuses: list[bytes]
+
+
+class Revoke(Message, frozen=True):
+    """These puts won't be finished, and nothing of theirs can still be written. Answered by Done."""
+
+    session: int
+    put_ids: list[int]
+
+
+class SessionHeartbeat(Message, frozen=True):
+    """Lists the puts that are open; any other one of the session that is older than this is revoked."""
+
+    session: int
+    open_put_ids: list[int]
+    newest_put_id: int
+
+
+# ---------------------------------------------------------------- data lanes
+
+
+class LaneRead(Message, frozen=True):
+    """Slots to send, in order. Answered by LaneData, the payloads back to back, then one 128-byte header
+    snapshot for each slot that was sent, taken after the last payload byte had left."""
+
+    slots: bytes
+    generations: bytes
+    lengths: bytes
+
+
+class LaneData(Message, frozen=True):
+    """`statuses`: one Status byte an object; only those that are OK follow."""
+
+    statuses: bytes
+
+
+class LaneWrite(Message, frozen=True):
+    """Begin, payload and commit in one exchange: the payloads follow back to back, `length` bytes each.
+    `lengths` (u64) always given. Answered by Granted once the last byte is in and committed."""
+
+    put_id: int
+    item: BeginItem
+    visible: bool = False
+
+
+ClientToMaster = (
+    RegisterKeyspace
+    | Match
+    | Presence
+    | Locate
+    | Renew
+    | PutStart
+    | PutAbandon
+    | ReportBad
+    | Remove
+    | Clear
+    | Pin
+    | Unpin
+    | Describe
+    | GetClusterMap
+    | GetStatus
+)
+NodeToMaster = Announce | Report | Heartbeat | Need
+MasterRequest = Hello | ClientToMaster | NodeToMaster
+MasterReply = (
+    Welcome
+    | Failed
+    | Done
+    | KeyspaceRegistered
+    | Matched
+    | Present
+    | Located
+    | Renewed
+    | PutStarted
+    | Removed
+    | Description
+    | ClusterMap
+    | StatusReport
+    | Announced
+    | Victims
+)
+MasterPush = Drop | Check
+ClientToNode = OpenSession | RegisterKeyspace | Begin | Commit | Revoke | SessionHeartbeat | GetStatus
+NodeRequest = Hello | ClientToNode
+NodeReply = Welcome | Failed | Done | KeyspaceRegistered | SessionOpened | Granted | Committed | StatusReport
+LaneRequest = Hello | RegisterKeyspace | LaneRead | LaneWrite
+LaneReply = Welcome | Failed | KeyspaceRegistered | LaneData | Granted
+
+encode = msgspec.msgpack.Encoder().encode
+"""Any message to bytes."""
+
+decode_master_request = msgspec.msgpack.Decoder(MasterRequest).decode
+decode_from_master = msgspec.msgpack.Decoder(MasterReply | MasterPush).decode
+decode_node_request = msgspec.msgpack.Decoder(NodeRequest).decode
+decode_from_node = msgspec.msgpack.Decoder(NodeReply).decode
+decode_lane_request = msgspec.msgpack.Decoder(LaneRequest).decode
+decode_lane_reply = msgspec.msgpack.Decoder(LaneReply).decode

@@ -1,0 +1,65 @@
+"""Columns on the wire: equal-sized values packed in one byte string, so that no message holds a list per block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.schemas.errors import InvalidParams
+
+U8 = NDArray[np.uint8]
+U16 = NDArray[np.uint16]
+U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
+I64 = NDArray[np.int64]
+
+
+def split_hashes(packed: bytes, hash_bytes: int) -> list[bytes]:
+    """`packed` as a list of hashes of `hash_bytes` each."""
+    count_of(packed, hash_bytes, "hashes")
+    return [packed[i : i + hash_bytes] for i in range(0, len(packed), hash_bytes)]
+
+
+def join_hashes(hashes: Iterable[bytes]) -> bytes:
+    """Hashes of one size as one byte string."""
+    return b"".join(hashes)
+
+
+def count_of(packed: bytes, item_bytes: int, field: str) -> int:
+    """How many items `packed` holds. Raises InvalidParams where its length isn't a multiple."""
+    count, rest = divmod(len(packed), item_bytes)
+    if rest:
+        raise InvalidParams(field=field, value=f"{len(packed)} bytes", allowed=f"a multiple of {item_bytes}")
+    return count
+
+
+def u16s(packed: bytes) -> U16:
+    """View of little-endian u16 values, read-only."""
+    return np.frombuffer(packed, dtype="<u2")
+
+
+def u32s(packed: bytes) -> U32:
+    """View of little-endian u32 values, read-only."""
+    return np.frombuffer(packed, dtype="<u4")
+
+
+def u64s(packed: bytes) -> U64:
+    """View of little-endian u64 values, read-only."""
+    return np.frombuffer(packed, dtype="<u8")
+
+
+def pack_u16(values: Sequence[int] | NDArray[np.generic]) -> bytes:
+    """Values as little-endian u16."""
+    return np.asarray(values, dtype="<u2").tobytes()
+
+
+def pack_u32(values: Sequence[int] | NDArray[np.generic]) -> bytes:
+    """Values as little-endian u32."""
+    return np.asarray(values, dtype="<u4").tobytes()
+
+
+def pack_u64(values: Sequence[int] | NDArray[np.generic]) -> bytes:
+    """Values as little-endian u64."""
+    return np.asarray(values, dtype="<u8").tobytes()

@@ -1,0 +1,1 @@
+"""moonpool.store_client"""

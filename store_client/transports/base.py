@@ -1,0 +1,68 @@
+"""The transport seam: payload bytes between a client's memory and the slots of one node.
+
+shm.py     same host: the mapped segment, no call to the node for a read
+tcp.py     other hosts: lanes straight from and into the client's memory
+faulty.py  the fake: any of them, with loss, delay, truncation and late writes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.schemas.messages import BeginItem
+from moonpool.schemas.packed import U8, U32, U64
+from moonpool.store_client.fragments import Fragments
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadBatch:
+    """Objects of one keyspace and rank in the slots of one segment, and where they go.
+
+    All columns have one entry an object. `hashes` is S32; `lengths` are payload bytes, equal to the sum of the
+    object's fragments. `verify`: compare checksums where the destination is host memory.
+    """
+
+    keyspace: bytes
+    rank: int
+    hashes: NDArray[np.bytes_]
+    slots: U32
+    generations: U64
+    lengths: U64
+    into: Fragments
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteBatch:
+    """Consecutive blocks to be put in one segment, and where their bytes are."""
+
+    item: BeginItem
+    lengths: U64
+    source: Fragments
+    visible: bool = False
+
+
+class Transport(Protocol):
+    """One node's slots. Thread-safe; every call has a deadline; a failure is a Status of one object, never an
+    exception that loses the others. All copies and socket calls release the interpreter lock."""
+
+    name: str
+    lands_late: bool
+    """Whether a read that failed or timed out may still write its destination afterwards."""
+
+    def read(self, batch: ReadBatch, deadline_s: float) -> U8:
+        """Fills `batch.into`, then validates (I3). `deadline_s` is time.monotonic(). Returns a Status an object:
+        only where it is OK are the bytes the ones that were asked for."""
+        ...
+
+    def write(self, batch: WriteBatch, deadline_s: float) -> U8:
+        """Begin, copy, commit. Returns a Status an object."""
+        ...
+
+    def close(self) -> None:
+        """Frees connections and mappings; a call under way fails soon."""
+        ...
