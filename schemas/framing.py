@@ -7,7 +7,7 @@ length: a frame over the limit in force is a ProtocolError before a byte of it i
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from moonpool.schemas.errors import ProtocolError
 
@@ -40,10 +40,11 @@ class FrameReader:
         self._peer = peer
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+    def feed(self, data: bytes) -> Generator[tuple[int, bytes], None, None]:
         """Yields (request id, body) of each frame that `data` completes. Raises ProtocolError.
 
-        The limit is read anew for each frame, so it may be raised between two of them.
+        The limit is read anew for each frame, so it may be raised between two of them. A caller that stops
+        early closes the generator; the next feed, of nothing maybe, goes on with the rest.
         """
         buffer = self._buffer
         buffer += data

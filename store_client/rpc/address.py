@@ -1,0 +1,84 @@
+"""Addresses of servers: "host:port", "[v6]:port" or "unix:/path". Dialling one within a deadline."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from moonpool.schemas.errors import InvalidParams
+
+UNIX_PATH_BYTES_MAX = 107
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens: `path` of a Unix socket, or else `host` and `port`."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @staticmethod
+    def parse(text: str) -> Address:
+        """Raises InvalidParams."""
+        if text.startswith("unix:"):
+            return Address(path=check_unix_path(text.removeprefix("unix:")))
+        host, _, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise InvalidParams(field="address", value=text, allowed="host:port, [v6]:port or unix:/path")
+        return Address(host=host, port=int(port))
+
+
+def check_unix_path(path: str) -> str:
+    """The path itself. Raises InvalidParams where no socket could have it."""
+    if not 0 < len(path.encode()) <= UNIX_PATH_BYTES_MAX:
+        allowed = f"1 to {UNIX_PATH_BYTES_MAX} bytes"
+        raise InvalidParams(field="path of a Unix socket", value=path, allowed=allowed)
+    return path
+
+
+def dial(address: Address, deadline_s: float) -> socket.socket:
+    """A connected socket. Raises OSError, TimeoutError at `deadline_s` (monotonic).
+
+    Name resolution is the system's and keeps no deadline of ours: give numeric addresses where that matters.
+    """
+    if address.path:
+        return _connect(socket.AF_UNIX, address.path, deadline_s)
+    failure = OSError(f"no address of {address.host}")
+    for family, _, _, _, target in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+        try:
+            sock = _connect(family, target, deadline_s)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            failure = error
+        else:
+            set_tcp_options(sock)
+            return sock
+    raise failure
+
+
+def set_tcp_options(sock: socket.socket) -> None:
+    """No delay of small frames; a peer whose host has gone is noticed within a minute."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def _connect(family: int, target: Any, deadline_s: float) -> socket.socket:
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(left_s)
+        sock.connect(target)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

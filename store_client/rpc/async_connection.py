@@ -1,0 +1,184 @@
+"""The pipelined asyncio client of a server: what a node speaks to its master with."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import cast
+
+from moonpool.schemas.errors import (
+    Closed,
+    DeadlineExceeded,
+    MoonpoolError,
+    Overloaded,
+    ProtocolError,
+    RpcFailed,
+    TooLarge,
+    VersionMismatch,
+    from_wire,
+)
+from moonpool.schemas.framing import FRAME_BYTES_MAX, PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame
+from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
+from moonpool.store_client.rpc.address import Address, set_tcp_options
+
+UNSENT_BYTES_MAX = 32 << 20
+ID_MASK = (1 << 32) - 1
+
+
+class AsyncRpcConnection(asyncio.Protocol):
+    """Many requests at once over one connection. Made by `connect`; once lost it stays so.
+
+    `on_push` is called in the event loop with each message that is no reply.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        decode: Callable[[bytes], Message],
+        on_push: Callable[[Message], None] | None,
+        inflight_max: int,
+    ) -> None:
+        self.address = address
+        self.welcome: Welcome | None = None
+        self.closed: asyncio.Future[MoonpoolError | None] = asyncio.get_running_loop().create_future()
+        """Done when the connection is gone: the reason, or None after `close`."""
+        self._decode = decode
+        self._on_push = on_push
+        self._inflight_max = inflight_max
+        self._reader = FrameReader(address)
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._last_id = 0
+        self._reason: MoonpoolError | None = None
+        self._closing = False
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str,
+        hello: Hello,
+        decode: Callable[[bytes], Message],
+        *,
+        timeout_s: float,
+        on_push: Callable[[Message], None] | None = None,
+        inflight_max: int = 1024,
+    ) -> AsyncRpcConnection:
+        """A connection after its handshake. Raises DeadlineExceeded, RpcFailed, ProtocolError, VersionMismatch or
+        what the server refused it with. More than `inflight_max` requests at once are Overloaded."""
+        end_s = time.monotonic() + timeout_s
+        connection = cls(address, decode, on_push, inflight_max)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await connection._dial(Address.parse(address))
+        except TimeoutError as error:
+            raise DeadlineExceeded(peer=address, what="a connection", timeout_s=timeout_s) from error
+        except OSError as error:
+            raise RpcFailed(peer=address, reason=str(error.strerror or error)) from error
+        try:
+            welcome = await connection.call(hello, end_s - time.monotonic())
+            connection._greet(welcome)
+        except BaseException:
+            connection._transport.abort()
+            await connection.closed
+            raise
+        return connection
+
+    def send(self, message: Message) -> asyncio.Future[Message]:
+        """Writes a request now, behind all earlier ones, and returns the future of its reply (Failed where the
+        server refused). It is set to RpcFailed when the connection is lost; cancelling it forgets the request.
+
+        Raises Closed, Overloaded and TooLarge, nothing sent.
+        """
+        if self._closing:
+            raise Closed(what=f"the connection to {self.address}")
+        if len(self._waiting) >= self._inflight_max:
+            raise Overloaded(what=f"the connection to {self.address}", limit=self._inflight_max)
+        if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            raise Overloaded(what=f"the send buffer to {self.address}", limit=UNSENT_BYTES_MAX)
+        body = encode(message)
+        limit_bytes = (
+            min(self.welcome.frame_bytes_max if self.welcome else FRAME_BYTES_MAX, FRAME_BYTES_MAX) - 4
+        )
+        if len(body) > limit_bytes:
+            what = type(message).__name__
+            raise TooLarge(what=what, size_bytes=len(body), limit_bytes=limit_bytes)
+        self._last_id = request_id = (self._last_id & (ID_MASK >> 1)) + 1
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = future
+        future.add_done_callback(lambda _: self._waiting.pop(request_id, None))
+        self._transport.write(encode_frame(request_id, body))
+        return future
+
+    async def call(self, message: Message, timeout_s: float) -> Message:
+        """The reply to one request. Raises what the server answered with Failed; DeadlineExceeded, after which the
+        connection lives on and a late reply is dropped; RpcFailed; and what `send` raises."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                reply = await self.send(message)
+        except TimeoutError as error:
+            what = type(message).__name__
+            raise DeadlineExceeded(peer=self.address, what=what, timeout_s=max(0.0, timeout_s)) from error
+        if isinstance(reply, Failed):
+            raise from_wire(reply.code, reply.message)
+        return reply
+
+    async def close(self) -> None:
+        """Requests under way fail with Closed."""
+        if not self._closing:
+            self._closing = True
+            self._transport.abort()
+        await self.closed
+
+    # ------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for request_id, body in self._reader.feed(data):
+                self._take(request_id, body)
+        except ProtocolError as error:
+            self._reason = error
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = self._reason
+        if reason is None and not self._closing:
+            reason = RpcFailed(peer=self.address, reason=str(exc or "the server closed the connection"))
+        self._closing = True
+        for future in list(self._waiting.values()):
+            if not future.done():
+                future.set_exception(reason or Closed(what=f"the connection to {self.address}"))
+        self.closed.set_result(reason)
+
+    def _take(self, request_id: int, body: bytes) -> None:
+        try:
+            message = self._decode(body)
+        except Exception as error:  # strange bytes make a decoder raise many things
+            raise ProtocolError(peer=self.address, reason=f"a reply that isn't one: {error}") from error
+        if request_id == PUSH_ID:
+            if isinstance(message, Failed):  # says why the server closes
+                self._reason = from_wire(message.code, message.message)
+            elif self._on_push is not None:
+                self._on_push(message)
+            return
+        future = self._waiting.get(request_id)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    async def _dial(self, address: Address) -> None:
+        loop = asyncio.get_running_loop()
+        if address.path:
+            await loop.create_unix_connection(lambda: self, address.path)
+        else:
+            await loop.create_connection(lambda: self, address.host, address.port)
+            set_tcp_options(self._transport.get_extra_info("socket"))
+
+    def _greet(self, welcome: Message) -> None:
+        if not isinstance(welcome, Welcome):
+            raise ProtocolError(peer=self.address, reason=f"{type(welcome).__name__} in answer to Hello")
+        if welcome.protocol != PROTOCOL_VERSION:
+            raise VersionMismatch(ours=PROTOCOL_VERSION, theirs=welcome.protocol)
+        self.welcome = welcome
+        self._reader.limit_bytes = FRAME_BYTES_MAX

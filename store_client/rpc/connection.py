@@ -1,0 +1,241 @@
+"""The blocking client of a server: one connection, and a pool of them for many threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from moonpool.schemas.errors import (
+    Closed,
+    DeadlineExceeded,
+    MoonpoolError,
+    ProtocolError,
+    RpcFailed,
+    TooLarge,
+    UsedAfterFork,
+    VersionMismatch,
+    from_wire,
+)
+from moonpool.schemas.framing import FRAME_BYTES_MAX, PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame
+from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
+from moonpool.store_client.rpc.address import Address, dial
+
+RECEIVE_BYTES = 64 << 10
+"""Under malloc's threshold for mappings, so that a receive doesn't map and unmap memory."""
+ID_MASK = (1 << 32) - 1
+
+
+class RpcConnection:
+    """One request at a time. Connects at the first call, and anew at the first call after a failure.
+
+    Not thread-safe, apart from `interrupt`.
+    """
+
+    def __init__(self, address: str, hello: Hello, decode: Callable[[bytes], Message]) -> None:
+        self.address = address
+        self.welcome: Welcome | None = None
+        """What the server last said of itself."""
+        self.unanswered = False
+        """Whether the last call failed before a byte of its reply had come."""
+        self._target = Address.parse(address)
+        self._hello = hello
+        self._decode = decode
+        self._sock: socket.socket | None = None
+        self._frames: deque[tuple[int, bytes]] = deque()
+        self._last_id = 0
+        self._pid = os.getpid()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next call needs no handshake."""
+        return self._sock is not None
+
+    def call(self, message: Message, deadline_s: float) -> Message:
+        """The reply. `deadline_s` is time.monotonic() and covers connecting, sending and receiving.
+
+        Raises what the server answered with Failed; DeadlineExceeded; RpcFailed; ProtocolError; TooLarge.
+        """
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(what=f"the connection to {self.address}", pid=self._pid)
+        start_s = time.monotonic()
+        body = encode(message)
+        answered = False
+        self.unanswered = True
+        try:
+            sock = self._sock or self._connect(deadline_s)
+            self._check_size(message, len(body))
+            reply = self._exchange(sock, body, deadline_s)
+            answered = True
+        except (TimeoutError, OSError) as error:
+            raise self._explain(error, message, deadline_s - start_s) from error
+        finally:
+            # After a failure, a KeyboardInterrupt too, an old reply may still come: never used again.
+            if not answered:
+                self.close()
+        if isinstance(reply, Failed):
+            raise from_wire(reply.code, reply.message)
+        return reply
+
+    def interrupt(self) -> None:
+        """Makes a call that another thread has under way fail soon."""
+        sock = self._sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes the socket; a later call would connect again."""
+        sock, self._sock = self._sock, None
+        self._frames.clear()
+        if sock is not None:
+            sock.close()
+
+    def _connect(self, deadline_s: float) -> socket.socket:
+        self._sock = sock = dial(self._target, deadline_s)
+        self._reader = FrameReader(self.address)
+        try:
+            reply = self._exchange(sock, encode(self._hello), deadline_s)
+        except BrokenPipeError:
+            reply = self._receive(sock, deadline_s)[1]  # a server that refuses may say why before it closes
+        if isinstance(reply, Failed):
+            raise from_wire(reply.code, reply.message)
+        if not isinstance(reply, Welcome):
+            raise ProtocolError(peer=self.address, reason=f"{type(reply).__name__} in answer to Hello")
+        if reply.protocol != PROTOCOL_VERSION:
+            raise VersionMismatch(ours=PROTOCOL_VERSION, theirs=reply.protocol)
+        self.welcome = reply
+        self.unanswered = True
+        self._reader.limit_bytes = FRAME_BYTES_MAX
+        return sock
+
+    def _exchange(self, sock: socket.socket, body: bytes, deadline_s: float) -> Message:
+        self._last_id = request_id = (self._last_id & (ID_MASK >> 1)) + 1
+        sock.settimeout(_left_s(deadline_s))
+        sock.sendall(encode_frame(request_id, body))
+        while True:
+            reply_id, reply = self._receive(sock, deadline_s)
+            # Failed with id 0 says why the server closes; other pushes are for those who asked for them.
+            if reply_id == request_id or (reply_id == PUSH_ID and isinstance(reply, Failed)):
+                return reply
+            if reply_id != PUSH_ID:
+                raise ProtocolError(peer=self.address, reason=f"reply {reply_id} to request {request_id}")
+
+    def _receive(self, sock: socket.socket, deadline_s: float) -> tuple[int, Message]:
+        while not self._frames:
+            sock.settimeout(_left_s(deadline_s))
+            data = sock.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionResetError("the server closed the connection")
+            self.unanswered = False
+            self._frames.extend(self._reader.feed(data))
+        reply_id, body = self._frames.popleft()
+        try:
+            return reply_id, self._decode(body)
+        except Exception as error:  # strange bytes make a decoder raise many things
+            raise ProtocolError(peer=self.address, reason=f"a reply that isn't one: {error}") from error
+
+    def _check_size(self, message: Message, size_bytes: int) -> None:
+        assert self.welcome is not None
+        limit_bytes = min(self.welcome.frame_bytes_max, FRAME_BYTES_MAX) - 4
+        if size_bytes > limit_bytes:
+            what = type(message).__name__
+            raise TooLarge(what=what, size_bytes=size_bytes, limit_bytes=limit_bytes)
+
+    def _explain(self, error: OSError, message: Message, timeout_s: float) -> MoonpoolError:
+        what = type(message).__name__
+        if isinstance(error, TimeoutError):
+            return DeadlineExceeded(peer=self.address, what=what, timeout_s=max(0.0, timeout_s))
+        return RpcFailed(peer=self.address, reason=f"{what}: {error.strerror or error}")
+
+
+class ConnectionPool:
+    """Connections to one server for any number of threads; at most `size_max` calls are under way at once."""
+
+    def __init__(
+        self, address: str, hello: Hello, decode: Callable[[bytes], Message], size_max: int = 8
+    ) -> None:
+        self.address = address
+        self._hello = hello
+        self._decode = decode
+        self._size_max = size_max
+        self._all = [RpcConnection(address, hello, decode)]  # here, so that a bad address is told at once
+        self._free = list(self._all)
+        self._changed = threading.Condition()
+        self._closed = False
+        self._pid = os.getpid()
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """What the server last said of itself, on any connection; None before the first one."""
+        return next((c.welcome for c in reversed(self._free) if c.welcome is not None), None)
+
+    def call(self, message: Message, deadline_s: float) -> Message:
+        """As RpcConnection.call, from any thread. Raises also Closed and UsedAfterFork.
+
+        A connection that the server closed while it lay idle (a restart) costs one more try on a fresh one.
+        The request may then have been carried out twice: ours can all be repeated.
+        """
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(what=f"the connection pool of {self.address}", pid=self._pid)
+        connection = self._take(message, deadline_s)
+        was_open = connection.is_open
+        try:
+            return connection.call(message, deadline_s)
+        except RpcFailed:
+            if not (was_open and connection.unanswered) or self._closed:
+                raise
+            self._close_free()
+            return connection.call(message, deadline_s)
+        finally:
+            self._give_back(connection)
+
+    def close(self) -> None:
+        """Calls under way fail soon. In a forked child this only frees the descriptors."""
+        if os.getpid() != self._pid:
+            for connection in self._all:
+                connection.close()
+            return
+        with self._changed:
+            self._closed = True
+            for connection in self._all:
+                connection.interrupt()
+            self._changed.notify_all()
+        self._close_free()
+
+    def _take(self, message: Message, deadline_s: float) -> RpcConnection:
+        start_s = time.monotonic()
+        with self._changed:
+            while not self._closed:
+                if self._free:
+                    return self._free.pop()  # the last one used: its socket is the likeliest to be alive
+                if len(self._all) < self._size_max:
+                    self._all.append(RpcConnection(self.address, self._hello, self._decode))
+                    return self._all[-1]
+                if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
+                    what = f"{type(message).__name__} ({self._size_max} calls are waiting already)"
+                    raise DeadlineExceeded(peer=self.address, what=what, timeout_s=deadline_s - start_s)
+        raise Closed(what=f"the connection pool of {self.address}")
+
+    def _give_back(self, connection: RpcConnection) -> None:
+        with self._changed:
+            if self._closed:
+                connection.close()
+            self._free.append(connection)
+            self._changed.notify()
+
+    def _close_free(self) -> None:
+        with self._changed:
+            for connection in self._free:
+                connection.close()
+
+
+def _left_s(deadline_s: float) -> float:
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s

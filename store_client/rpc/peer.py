@@ -1,0 +1,73 @@
+"""What a server's handler sees of the connections it serves, and what bounds them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from moonpool.schemas.framing import FRAME_BYTES_MAX
+from moonpool.schemas.messages import Hello, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one RpcServer. A peer that passes one waits, is refused, or is closed; the server lives on."""
+
+    connections_max: int = 4096
+    inflight_max: int = 256
+    """Requests of one connection under way at once; more stay unread in its socket."""
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    handshake_timeout_s: float = 5.0
+    stall_timeout_s: float = 30.0
+    """A peer that leaves a frame half sent, or its replies unread, for so long is closed."""
+    write_bytes_max: int = 1 << 20
+    """Replies waiting for a slow reader; beyond it, its requests are not read."""
+    push_bytes_max: int = 32 << 20
+    """Bytes waiting for a peer that doesn't read; one more push closes it."""
+    buffered_bytes_max: int = 256 << 20
+    """Partial frames of all connections together; the connection that passes it is closed."""
+    turn_frames: int = 32
+    turn_s: float = 0.001
+    """A connection is served so many frames or so long, then all others have their turn."""
+
+
+class Peer(Protocol):
+    """One connection after its handshake. To be used in the server's event loop only."""
+
+    hello: Hello
+    name: str
+    """For logs and errors: role, client name and address."""
+    data: dict[str, Any]
+    """The handler's own notes on this connection."""
+
+    def push(self, message: Message) -> bool:
+        """Sends a message that is no reply. False where the connection is gone, or had to be closed because
+        its peer doesn't read."""
+        ...
+
+    def close(self) -> None:
+        """Closes it once what was written has left."""
+        ...
+
+
+class Handler(Protocol):
+    """The program behind an RpcServer. All calls come from its event loop."""
+
+    @property
+    def epoch(self) -> int:
+        """What Welcome tells: a master's epoch, 0 for a node."""
+        ...
+
+    def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
+        """The reply, sent at once, or an awaitable for one that has to wait, which must bound its own time. It is
+        cancelled when its connection is lost. A MoonpoolError becomes Failed with its code."""
+        ...
+
+    def connected(self, peer: Peer) -> None:
+        """The handshake is done."""
+        ...
+
+    def disconnected(self, peer: Peer) -> None:
+        """Its connection is gone. Called once for each `connected`."""
+        ...

@@ -1,0 +1,113 @@
+"""The RPC server: listens on TCP and Unix sockets and gives each request to one handler."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from moonpool.schemas.errors import RpcFailed
+from moonpool.schemas.messages import Message
+from moonpool.store_client.rpc.address import check_unix_path
+from moonpool.store_client.rpc.peer import Handler, Limits
+from moonpool.store_client.rpc.server_connection import ServerConnection, Service
+
+BACKLOG = 1024
+CLOSE_WAIT_S = 1.0
+
+
+class RpcServer:
+    """Serves one handler on any number of listening sockets. To be used in one event loop."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        decode: Callable[[bytes], Message],
+        server_name: str,
+        limits: Limits | None = None,
+    ) -> None:
+        self._service = Service(handler, decode, server_name, limits or Limits())
+        self._listeners: list[asyncio.Server] = []
+        self._unix_paths: list[str] = []
+        self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def connections(self) -> int:
+        """Connections open now, those in their handshake too."""
+        return len(self._service.connections)
+
+    async def listen_tcp(self, host: str, port: int) -> int:
+        """Returns the actual port (0 picks a free one). Listens on the first address that `host` resolves to.
+        Raises RpcFailed where that can't be had."""
+        loop = asyncio.get_running_loop()
+        try:
+            infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, _, _, _, target = infos[0]
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind(target)
+                await self._listen(sock)
+            except BaseException:
+                sock.close()
+                raise
+        except OSError as error:
+            raise RpcFailed(peer=f"{host}:{port}", reason=f"cannot listen: {error}") from error
+        actual: int = sock.getsockname()[1]
+        return actual
+
+    async def listen_unix(self, path: str) -> None:
+        """Takes the place of a socket file that is there: the caller makes sure that nobody else serves it.
+        Only this user may connect."""
+        check_unix_path(path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            sock.bind(path)
+            os.chmod(path, 0o600)  # nobody can connect before listen(), so this is in time
+            await self._listen(sock)
+        except OSError as error:
+            sock.close()
+            raise RpcFailed(peer=f"unix:{path}", reason=f"cannot listen: {error}") from error
+        self._unix_paths.append(path)
+
+    async def close(self) -> None:
+        """Stops listening and ends all connections; requests under way are cancelled."""
+        for listener in self._listeners:
+            listener.close()
+        for path in self._unix_paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in list(self._service.connections):
+            connection.close()
+        end_s = time.monotonic() + CLOSE_WAIT_S
+        while self._service.connections and time.monotonic() < end_s:
+            await asyncio.sleep(0.005)
+        for connection in list(self._service.connections):
+            connection.abort("the server closes")
+        while self._service.connections or self._service.tasks:
+            await asyncio.sleep(0.005)
+        for listener in self._listeners:
+            await listener.wait_closed()
+
+    async def _listen(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        create = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
+        self._listeners.append(
+            await create(lambda: ServerConnection(self._service), sock=sock, backlog=BACKLOG)
+        )
+        if self._sweep is None:
+            self._sweep_stalled()
+
+    def _sweep_stalled(self) -> None:
+        now_s = time.monotonic()
+        for connection in list(self._service.connections):
+            connection.abort_if_stalled(now_s)
+        pause_s = min(1.0, self._service.limits.handshake_timeout_s / 4)
+        self._sweep = asyncio.get_running_loop().call_later(pause_s, self._sweep_stalled)

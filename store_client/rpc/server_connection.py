@@ -1,0 +1,330 @@
+"""The server's side of one connection: handshake, turns, back-pressure, and the end of bad peers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from moonpool.schemas.errors import (
+    InternalError,
+    InvalidParams,
+    MoonpoolError,
+    Overloaded,
+    ProtocolError,
+    TooLarge,
+    VersionMismatch,
+)
+from moonpool.schemas.framing import PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame
+from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
+from moonpool.store_client.rpc.address import set_tcp_options
+from moonpool.store_client.rpc.peer import Handler, Limits
+
+log = logging.getLogger(__name__)
+
+REFUSALS_MAX = 64
+"""Connections over the limit that are told so; those beyond are cut without a word."""
+
+_NOBODY = Hello(protocol=0, role="", client="")
+
+
+@dataclass(slots=True)
+class Service:
+    """What all connections of one server share."""
+
+    handler: Handler
+    decode: Callable[[bytes], Message]
+    name: str
+    limits: Limits
+    connections: set[ServerConnection] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    buffered_bytes: int = 0
+
+
+class ServerConnection(asyncio.Protocol):
+    """A Peer, see peer.py. Frames are answered in turns: a bounded number, then the other connections."""
+
+    def __init__(self, service: Service) -> None:
+        self.hello = _NOBODY
+        self.name = "unknown peer"
+        self.data: dict[str, Any] = {}
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(self.name)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._out: list[bytes] = []
+        self._greeted = False
+        self._refused = False
+        self._in_turn = False
+        self._turn_due = False
+        self._reading = True
+        self._counted_bytes = 0
+        # Moments since when the peer has kept us waiting; None: it doesn't.
+        self._opened_s = time.monotonic()
+        self._partial_since_s: float | None = None
+        self._unread_since_s: float | None = None
+        self._closing_since_s: float | None = None
+
+    # ------------------------------------------------------------ what handlers use
+
+    def push(self, message: Message) -> bool:
+        """See Peer."""
+        if self._closing_since_s is not None:
+            return False
+        if self._transport.get_write_buffer_size() > self._service.limits.push_bytes_max:
+            self.abort("it doesn't read what is pushed to it")
+            return False
+        self._send(PUSH_ID, message)
+        return True
+
+    def close(self) -> None:
+        """See Peer."""
+        if self._closing_since_s is None:
+            self._closing_since_s = time.monotonic()
+            self._flush()
+            self._transport.close()
+
+    # ------------------------------------------------------------ what the server uses
+
+    def abort(self, reason: str) -> None:
+        """Ends the connection now. What was written may be lost."""
+        if self._closing_since_s is None:
+            self._closing_since_s = time.monotonic()
+            log.info("%s closes the connection of %s: %s", self._service.name, self.name, reason)
+        self._transport.abort()
+
+    def abort_if_stalled(self, now_s: float) -> None:
+        """Called about once a second."""
+        limits = self._service.limits
+        if self._closing_since_s is not None:
+            if now_s - self._closing_since_s > limits.handshake_timeout_s:
+                self._transport.abort()
+        elif not self._greeted and now_s - self._opened_s > limits.handshake_timeout_s:
+            self.abort(f"no handshake within {limits.handshake_timeout_s:g} s")
+        elif _older(self._unread_since_s, now_s, limits.stall_timeout_s):
+            self.abort(f"replies unread for {limits.stall_timeout_s:g} s")
+        elif _older(self._partial_since_s, now_s, limits.stall_timeout_s):
+            self.abort(f"half a frame for {limits.stall_timeout_s:g} s")
+
+    # ------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        service = self._service
+        service.connections.add(self)
+        self._name_peer()
+        self._transport.set_write_buffer_limits(high=service.limits.write_bytes_max)
+        surplus = len(service.connections) - service.limits.connections_max
+        self._refused = surplus > 0
+        if surplus > REFUSALS_MAX:
+            self._closing_since_s = time.monotonic()
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._turn(data)
+
+    def pause_writing(self) -> None:
+        self._unread_since_s = time.monotonic()
+
+    def resume_writing(self) -> None:
+        self._unread_since_s = None
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing_since_s = self._closing_since_s or time.monotonic()
+        self._service.connections.discard(self)
+        self._service.buffered_bytes -= self._counted_bytes
+        self._counted_bytes = 0
+        for task in self._tasks:
+            task.cancel()
+        if self._greeted:
+            try:
+                self._service.handler.disconnected(self)
+            except Exception:
+                log.exception("%s failed on the end of %s", self._service.name, self.name)
+
+    # ------------------------------------------------------------ turns
+
+    @property
+    def _blocked(self) -> bool:
+        """Whether the peer must take replies, or requests must finish, before another one is begun."""
+        return self._unread_since_s is not None or len(self._tasks) >= self._service.limits.inflight_max
+
+    def _turn(self, data: bytes = b"") -> None:
+        self._turn_due = False
+        if self._closing_since_s is not None:
+            return
+        self._in_turn = True
+        try:
+            rest = self._serve(data)
+        except ProtocolError as error:
+            log.info("%s closes a connection: %s", self._service.name, error)
+            self._send(PUSH_ID, Failed(error.code, str(error)))
+            self.close()
+            return
+        finally:
+            self._in_turn = False
+            self._flush()
+        self._count_buffered()
+        if self._closing_since_s is None:
+            self._plan(rest)
+
+    def _serve(self, data: bytes) -> bool:
+        """Answers frames until the turn is over. Returns whether there may be more of them."""
+        limits = self._service.limits
+        end_s = time.monotonic() + limits.turn_s
+        count = 0
+        with contextlib.closing(self._reader.feed(data)) as frames:
+            for request_id, body in frames:
+                self._take(request_id, body)
+                count += 1
+                if self._closing_since_s is not None:
+                    return False
+                if count >= limits.turn_frames or self._blocked or time.monotonic() > end_s:
+                    self._partial_since_s = None
+                    return True
+        if not self._reader.pending_bytes:
+            self._partial_since_s = None
+        elif count or self._partial_since_s is None:
+            self._partial_since_s = time.monotonic()
+        return False
+
+    def _plan(self, rest: bool) -> None:
+        """Reads on, or first serves the `rest` of what was read, or waits until `_wake`."""
+        if rest and not self._blocked:
+            self._wake()
+        read = not rest and not self._blocked
+        if read != self._reading:
+            self._reading = read
+            if read:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _wake(self) -> None:
+        if not self._turn_due and not self._blocked and self._closing_since_s is None:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _count_buffered(self) -> None:
+        service = self._service
+        pending_bytes = self._reader.pending_bytes
+        service.buffered_bytes += pending_bytes - self._counted_bytes
+        self._counted_bytes = pending_bytes
+        if pending_bytes and service.buffered_bytes > service.limits.buffered_bytes_max:
+            self.abort("all connections together have too many bytes of partial frames")
+
+    # ------------------------------------------------------------ frames
+
+    def _take(self, request_id: int, body: bytes) -> None:
+        if request_id == PUSH_ID:
+            raise ProtocolError(peer=self.name, reason="a request with id 0")
+        try:
+            message = self._service.decode(body)
+        except Exception as error:  # strange bytes make a decoder raise many things, RecursionError too
+            if not self._greeted:
+                raise ProtocolError(peer=self.name, reason=f"no Hello but {error}") from None
+            bad = InvalidParams(field="request", value=f"{len(body)} bytes", allowed=f"a message ({error})")
+            self._send(request_id, Failed(bad.code, str(bad)))
+            return
+        if isinstance(message, Hello):
+            self._greet(request_id, message)
+        elif self._greeted:
+            self._handle(request_id, message)
+        else:
+            raise ProtocolError(peer=self.name, reason=f"{type(message).__name__} before Hello")
+
+    def _greet(self, request_id: int, hello: Hello) -> None:
+        service = self._service
+        if self._greeted:
+            raise ProtocolError(peer=self.name, reason="a second Hello")
+        refusal: MoonpoolError | None = None
+        if self._refused:
+            what = f"the connection table of {service.name}"
+            refusal = Overloaded(what=what, limit=service.limits.connections_max)
+        elif hello.protocol != PROTOCOL_VERSION:
+            refusal = VersionMismatch(ours=PROTOCOL_VERSION, theirs=hello.protocol)
+        if refusal is not None:
+            log.info("%s refuses %s: %s", service.name, self.name, refusal)
+            self._send(request_id, Failed(refusal.code, str(refusal)))
+            self.close()
+            return
+        self._greeted = True
+        self.hello = hello
+        self.name = f"{hello.role} {hello.client} ({self.name})"
+        limit_bytes = service.limits.frame_bytes_max
+        self._reader.limit_bytes = limit_bytes
+        self._send(request_id, Welcome(PROTOCOL_VERSION, service.name, service.handler.epoch, limit_bytes))
+        service.handler.connected(self)
+
+    def _handle(self, request_id: int, message: Message) -> None:
+        try:
+            reply = self._service.handler.handle(message, self)
+        except Exception as error:
+            reply = self._failed(message, error)
+        if isinstance(reply, Message):
+            self._send(request_id, reply)
+        else:
+            task = self._loop.create_task(self._finish(request_id, message, reply))
+            self._tasks.add(task)
+            self._service.tasks.add(task)
+            task.add_done_callback(self._finished)
+
+    async def _finish(self, request_id: int, message: Message, awaitable: Awaitable[Message]) -> None:
+        try:
+            reply = await awaitable
+        except Exception as error:
+            reply = self._failed(message, error)
+        self._send(request_id, reply)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._service.tasks.discard(task)
+        if not self._reading:
+            self._wake()
+
+    def _failed(self, message: Message, error: Exception) -> Failed:
+        if not isinstance(error, MoonpoolError):
+            what = type(message).__name__
+            log.error("%s failed on %s of %s", self._service.name, what, self.name, exc_info=error)
+            error = InternalError(detail=f"{self._service.name} failed on {what}: {error!r}")
+        return Failed(error.code, str(error))
+
+    # ------------------------------------------------------------ writing
+
+    def _send(self, request_id: int, message: Message) -> None:
+        body = encode(message)
+        limit_bytes = self._service.limits.frame_bytes_max
+        if len(body) + 4 > limit_bytes:
+            error = TooLarge(what=type(message).__name__, size_bytes=len(body), limit_bytes=limit_bytes)
+            body = encode(Failed(error.code, str(error)))
+        self._out.append(encode_frame(request_id, body))
+        if not self._in_turn:
+            self._flush()
+
+    def _flush(self) -> None:
+        # One write a turn, so that pipelined requests don't cost a system call each.
+        if self._out:
+            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+            self._out.clear()
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
+    def _name_peer(self) -> None:
+        sock = self._transport.get_extra_info("socket")
+        if sock.family == socket.AF_UNIX:
+            self.name = "unix socket"
+        else:
+            host, port = self._transport.get_extra_info("peername")[:2]
+            self.name = f"{host}:{port}"
+            set_tcp_options(sock)
+        self._reader = FrameReader(self.name)
+
+
+def _older(since_s: float | None, now_s: float, limit_s: float) -> bool:
+    return since_s is not None and now_s - since_s > limit_s
