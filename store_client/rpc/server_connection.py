@@ -226,7 +226,7 @@ class ServerConnection(asyncio.Protocol):
             raise ProtocolError(peer=self.name, reason="a request with id 0")
         try:
             message = self._service.decode(body)
-        except Exception as error:  # strange bytes make a decoder raise many things, RecursionError too
+        except Exception as error:  # noqa: BLE001 - strange bytes make a decoder raise many things
             if not self._greeted:
                 raise ProtocolError(peer=self.name, reason=f"no Hello but {error}") from None
             bad = InvalidParams(field="request", value=f"{len(body)} bytes", allowed=f"a message ({error})")
@@ -265,7 +265,7 @@ class ServerConnection(asyncio.Protocol):
     def _handle(self, request_id: int, message: Message) -> None:
         try:
             reply = self._service.handler.handle(message, self)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - _failed logs it
             reply = self._failed(message, error)
         if isinstance(reply, Message):
             self._send(request_id, reply)
@@ -278,7 +278,7 @@ class ServerConnection(asyncio.Protocol):
     async def _finish(self, request_id: int, message: Message, awaitable: Awaitable[Message]) -> None:
         try:
             reply = await awaitable
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - _failed logs it
             reply = self._failed(message, error)
         self._send(request_id, reply)
 
