@@ -1,0 +1,118 @@
+"""Servers in processes of their own, to be stopped, killed, frozen and started again by tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+
+
+class ServerProcess:
+    """`python <arguments>`, started by `with`, killed at its end whatever has happened.
+
+    It is up when its output says "listening on <address>". Subclasses name their flags in `arguments`.
+    """
+
+    def __init__(self, arguments: Sequence[str] = ()) -> None:
+        self._arguments = list(arguments)
+        self.address = ""
+        """What it last said that it listens on."""
+
+    def arguments(self) -> list[str]:
+        """Of the next start."""
+        return self._arguments
+
+    def __enter__(self) -> Self:
+        self._output = tempfile.TemporaryFile()
+        try:
+            self.start()
+        except BaseException:
+            self._output.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+        self._output.close()
+
+    def start(self) -> None:
+        """Starts it and waits until it is up. Raises AssertionError with its output where it isn't soon."""
+        seen = len(self.output())
+        self._process = subprocess.Popen(
+            [sys.executable, *self.arguments()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+        )
+        end_s = time.monotonic() + START_TIMEOUT_S
+        while not (found := re.search(r"listening on (\S+)", self.output()[seen:])):
+            if self._process.poll() is not None or time.monotonic() > end_s:
+                self.kill()
+                raise AssertionError(f"{self.arguments()} did not come up:\n{self.output()[seen:]}")
+            time.sleep(0.005)
+        self.address = found[1]
+
+    def stop(self) -> int:
+        """SIGTERM. Returns the exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """SIGKILL, frozen or not; nothing where it has ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(STOP_TIMEOUT_S)
+
+    def freeze(self) -> None:
+        """SIGSTOP: its sockets stay open, nothing is answered."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def pid(self) -> int:
+        """Of the last start."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it hasn't ended."""
+        return self._process.poll() is None
+
+    def output(self) -> str:
+        """Everything it has said so far, of all starts."""
+        size_bytes = os.fstat(self._output.fileno()).st_size
+        return os.pread(self._output.fileno(), size_bytes, 0).decode(errors="replace")
+
+    def resident_bytes(self) -> int:
+        """Memory that it holds."""
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
+        assert found is not None
+        return int(found[1]) * 1024
+
+    def descriptors(self) -> int:
+        """Open file descriptors."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+
+class MasterProcess(ServerProcess):
+    """`python -m moonpool.master` on a free port, which later starts keep."""
+
+    def arguments(self) -> list[str]:
+        port = self.address.rpartition(":")[2] or "0"
+        return ["-m", "moonpool.master", "--host", "127.0.0.1", "--port", port, *self._arguments]
