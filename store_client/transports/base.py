@@ -7,12 +7,14 @@ faulty.py  the fake: any of them, with loss, delay, truncation and late writes
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import BeginItem
 from moonpool.schemas.packed import U8, U32, U64
 from moonpool.store_client.fragments import Fragments
@@ -46,6 +48,10 @@ class WriteBatch:
     visible: bool = False
 
 
+SpecOf = Callable[[bytes], KeyspaceSpec | None]
+"""What the client knows of a keyspace: a node that was started anew is told it again."""
+
+
 class Transport(Protocol):
     """One node's slots. Thread-safe; every call has a deadline; a failure is a Status of one object, never an
     exception that loses the others. All copies and socket calls release the interpreter lock."""
@@ -59,8 +65,8 @@ class Transport(Protocol):
         only where it is OK are the bytes the ones that were asked for."""
         ...
 
-    def write(self, batch: WriteBatch, deadline_s: float) -> U8:
-        """Begin, copy, commit. Returns a Status an object."""
+    def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
+        """Begin, copy, commit, with as few calls as the batches need together. Returns a Status an object."""
         ...
 
     def close(self) -> None:

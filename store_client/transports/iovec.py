@@ -1,0 +1,112 @@
+"""Scattered memory to and from a socket: libc's sendmsg and recvmsg on arrays of (address, size) made by numpy.
+
+One call moves up to 1024 pieces without the interpreter lock; Python's own sendmsg wants an object a piece.
+The socket must be a blocking one: deadlines go through SO_RCVTIMEO and SO_SNDTIMEO.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from moonpool.schemas.packed import U64
+from moonpool.store_client.raw_memory import address_of
+
+PIECES_PER_CALL = 1024  # the kernel's IOV_MAX
+
+
+class _MessageHeader(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("name_bytes", ctypes.c_uint32),
+        ("pieces", ctypes.c_void_p),
+        ("piece_count", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("control_bytes", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+    )
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _function(name: str) -> Callable[[int, object, int], int]:
+    function = getattr(_libc, name)
+    function.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+    function.restype = ctypes.c_ssize_t
+    call: Callable[[int, object, int], int] = function
+    return call
+
+
+_sendmsg = _function("sendmsg")
+_recvmsg = _function("recvmsg")
+
+
+def send_pieces(sock: socket.socket, addresses: U64, sizes: U64, deadline_s: float) -> None:
+    """Sends all pieces in order. Raises TimeoutError at the deadline, OSError where the peer is gone."""
+    _move(sock, _sendmsg, socket.MSG_NOSIGNAL, socket.SO_SNDTIMEO, addresses, sizes, deadline_s)
+
+
+def receive_pieces(sock: socket.socket, addresses: U64, sizes: U64, deadline_s: float) -> None:
+    """Fills all pieces in order. Raises TimeoutError at the deadline, OSError where the peer is gone."""
+    _move(sock, _recvmsg, socket.MSG_WAITALL, socket.SO_RCVTIMEO, addresses, sizes, deadline_s)
+
+
+def set_timeout(sock: socket.socket, option: int, deadline_s: float) -> None:
+    """Bounds the next blocking call. Raises TimeoutError where nothing is left."""
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("deadline")
+    microseconds = max(1, int(left_s * 1e6))
+    sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", *divmod(microseconds, 1_000_000)))
+
+
+def _move(
+    sock: socket.socket,
+    call: Callable[[int, object, int], int],
+    flags: int,
+    timeout_option: int,
+    addresses: U64,
+    sizes: U64,
+    deadline_s: float,
+) -> None:
+    pieces = np.stack((addresses, sizes), axis=1).astype(np.uint64, order="C")
+    ends = np.cumsum(sizes, dtype=np.uint64)
+    total = int(ends[-1]) if len(ends) else 0
+    header = _MessageHeader()
+    place = address_of(pieces)
+    done = first = 0
+    while done < total:
+        header.pieces = place + 16 * first
+        header.piece_count = min(PIECES_PER_CALL, len(pieces) - first)
+        set_timeout(sock, timeout_option, deadline_s)
+        moved = call(sock.fileno(), ctypes.byref(header), flags)
+        if moved <= 0:
+            _explain(moved)
+            continue
+        done += moved
+        # Go on behind what was moved: at the first piece that isn't whole yet, which loses its beginning.
+        first = int(np.searchsorted(ends, np.uint64(done), side="right"))
+        if first < len(pieces):
+            left = int(ends[first]) - done
+            pieces[first, 0] += pieces[first, 1] - np.uint64(left)
+            pieces[first, 1] = left
+
+
+def _explain(moved: int) -> None:
+    """Raises what a call that moved nothing means; returns where it was only interrupted."""
+    if moved == 0:
+        raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection")
+    code = ctypes.get_errno()
+    if code == errno.EINTR:
+        return
+    if code in (errno.EAGAIN, errno.EWOULDBLOCK):
+        raise TimeoutError("deadline")
+    raise OSError(code, os.strerror(code))

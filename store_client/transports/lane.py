@@ -1,0 +1,149 @@
+"""A data connection to a node: frames, and raw payload between them."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+
+import numpy as np
+
+from moonpool.schemas.errors import ProtocolError, from_wire
+from moonpool.schemas.framing import FRAME_BYTES_MAX, PREFIX, check_length, encode_frame
+from moonpool.schemas.header import HEADER_DTYPE, Headers
+from moonpool.schemas.messages import (
+    Failed,
+    Granted,
+    Hello,
+    LaneData,
+    LaneRead,
+    LaneReply,
+    LaneWrite,
+    Message,
+    RegisterKeyspace,
+    Status,
+    Welcome,
+    decode_lane_reply,
+    encode,
+)
+from moonpool.schemas.packed import U8, U64
+from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.raw_memory import address_of
+from moonpool.store_client.rpc.address import Address, dial
+from moonpool.store_client.transports.iovec import receive_pieces, send_pieces, set_timeout
+from moonpool.store_client.transports.pieces import coalesce
+
+BUFFER_BYTES = 4 << 20
+"""Asked for in each direction; the kernel may give less."""
+
+
+class Lane:
+    """One exchange at a time. After any error but an answered one it is of no use: close it."""
+
+    def __init__(self, address: str, hello: Hello, deadline_s: float) -> None:
+        """Connects and shakes hands. Raises OSError, TimeoutError, MoonpoolError."""
+        self.peer = address
+        self.started = False
+        """Whether a byte of the answer to the exchange under way has come."""
+        self._sock = dial(Address.parse(address), deadline_s)
+        try:
+            self._sock.settimeout(None)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+            reply = self._exchange(hello, deadline_s)
+            if not isinstance(reply, Welcome):
+                raise ProtocolError(peer=address, reason=f"{type(reply).__name__} in answer to Hello")
+        except BaseException:
+            self._sock.close()
+            raise
+
+    @property
+    def stale(self) -> bool:
+        """Whether the node closed it, or said something unasked, while it lay idle."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def read(self, request: LaneRead, into: Fragments, deadline_s: float) -> tuple[U8, Headers]:
+        """Statuses of all objects, and the headers of those that are OK, whose pieces have been filled."""
+        reply = self._exchange(request, deadline_s)
+        if not isinstance(reply, LaneData) or len(reply.statuses) != into.count:
+            raise ProtocolError(peer=self.peer, reason=f"{type(reply).__name__} in answer to LaneRead")
+        statuses = np.frombuffer(reply.statuses, dtype=np.uint8).copy()
+        sent = np.flatnonzero(statuses == Status.OK)
+        pieces = into if len(sent) == into.count else into.take(sent)
+        headers: Headers = np.zeros(len(sent), dtype=HEADER_DTYPE)
+        trailer = np.array([address_of(headers)], dtype=np.uint64)
+        addresses = np.concatenate((pieces.addresses, trailer))
+        sizes = np.concatenate((pieces.sizes, np.array([headers.nbytes], dtype=np.uint64)))
+        self._receive(addresses, sizes, deadline_s)
+        return statuses, headers
+
+    def write(self, request: LaneWrite, source: Fragments, deadline_s: float) -> Granted:
+        """Sends the payload behind the request. Raises what the node answers with Failed."""
+        self.started = False
+        frame = np.frombuffer(encode_frame(1, encode(request)), dtype=np.uint8)
+        head = np.array([address_of(frame)], dtype=np.uint64)
+        addresses = np.concatenate((head, source.addresses))
+        sizes = np.concatenate((np.array([frame.nbytes], dtype=np.uint64), source.sizes))
+        addresses, _, sizes = coalesce(addresses, addresses, sizes)
+        send_pieces(self._sock, addresses, sizes, deadline_s)
+        reply = self._reply(deadline_s)
+        if not isinstance(reply, Granted) or len(reply.statuses) != source.count:
+            raise ProtocolError(peer=self.peer, reason=f"{type(reply).__name__} in answer to LaneWrite")
+        return reply
+
+    def register(self, request: RegisterKeyspace, deadline_s: float) -> None:
+        """Makes a keyspace known to the node."""
+        self._exchange(request, deadline_s)
+
+    def interrupt(self) -> None:
+        """Makes an exchange that another thread has under way fail soon."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes the socket: nothing lands in anybody's memory after this."""
+        self._sock.close()
+
+    def _exchange(self, request: Message, deadline_s: float) -> LaneReply:
+        self.started = False
+        frame = np.frombuffer(encode_frame(1, encode(request)), dtype=np.uint8)
+        self._send(frame, deadline_s)
+        return self._reply(deadline_s)
+
+    def _send(self, frame: U8, deadline_s: float) -> None:
+        address = np.array([address_of(frame)], dtype=np.uint64)
+        send_pieces(self._sock, address, np.array([frame.nbytes], dtype=np.uint64), deadline_s)
+
+    def _reply(self, deadline_s: float) -> LaneReply:
+        """The next frame. Raises what it says where it is Failed."""
+        prefix = self._take(PREFIX.size, deadline_s)
+        length, _ = PREFIX.unpack(prefix)
+        check_length(length, FRAME_BYTES_MAX, self.peer)
+        body = self._take(length - 4, deadline_s)
+        try:
+            reply: LaneReply = decode_lane_reply(body)
+        except Exception as error:  # strange bytes make a decoder raise many things
+            raise ProtocolError(peer=self.peer, reason=f"a reply that isn't one: {error}") from error
+        if isinstance(reply, Failed):
+            raise from_wire(reply.code, reply.message)
+        return reply
+
+    def _take(self, count: int, deadline_s: float) -> bytes:
+        taken = b""
+        while len(taken) < count:
+            set_timeout(self._sock, socket.SO_RCVTIMEO, deadline_s)
+            try:
+                part = self._sock.recv(count - len(taken))
+            except BlockingIOError as error:
+                raise TimeoutError("deadline") from error
+            if not part:
+                raise ConnectionResetError("the node closed the lane")
+            self.started = True
+            taken += part
+        return taken
+
+    def _receive(self, addresses: U64, sizes: U64, deadline_s: float) -> None:
+        addresses, _, sizes = coalesce(addresses, addresses, sizes)
+        receive_pieces(self._sock, addresses, sizes, deadline_s)

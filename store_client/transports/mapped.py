@@ -1,0 +1,74 @@
+"""A segment file of this host, mapped into this process."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from moonpool.schemas.errors import TransferFailed
+from moonpool.schemas.header import HEADER_DTYPE, Headers
+from moonpool.schemas.packed import U8, U32, U64
+from moonpool.store_client.node.layout import HEAD_BYTES, Head, page_table
+from moonpool.store_client.raw_memory import address_of
+
+
+class MappedSegment:
+    """Read and write access to a segment's pages, read access to its headers."""
+
+    def __init__(self, path: str, segment: bytes) -> None:
+        """Raises TransferFailed where the file isn't there, or isn't that segment."""
+        self.path = path
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise TransferFailed(peer=path, reason=f"cannot open the segment: {error.strerror}") from error
+        try:
+            self._mmap = self._map(fd, segment)
+        finally:
+            os.close(fd)
+        self._bytes: U8 = np.frombuffer(self._mmap, dtype=np.uint8)
+        self.address = address_of(self._bytes)
+        self.size_bytes = len(self._bytes)
+        head = Head.read(self._mmap[:HEAD_BYTES])
+        assert head is not None
+        self.layout = head.layout
+        self._page_table = page_table(self._mmap, self.layout)
+        rows = self.layout.page_count * self.layout.headers_per_page
+        self._headers: Headers = np.frombuffer(
+            self._mmap, dtype=HEADER_DTYPE, count=rows, offset=self.layout.header_offset
+        )
+        self._fence = threading.Lock()
+
+    def _map(self, fd: int, segment: bytes) -> mmap.mmap:
+        size_bytes = os.fstat(fd).st_size
+        head = Head.read(os.pread(fd, HEAD_BYTES, 0))
+        if head is None or head.segment != segment or head.layout.file_bytes > size_bytes:
+            raise TransferFailed(peer=self.path, reason="the file is not the segment that was announced")
+        return mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def places(self, slots: U32, lengths: U64) -> tuple[U64, NDArray[np.bool_]]:
+        """Address of each slot's first byte, and whether an object of that length lies inside it (else: any)."""
+        offsets, inside = self.layout.find(slots, lengths, self._page_table)
+        return offsets.astype(np.uint64) + np.uint64(self.address), inside
+
+    def headers(self, slots: U32) -> Headers:
+        """Snapshots of headers, taken after every load that came before this call. Slots must lie inside."""
+        # Taking a lock that nobody holds orders memory on both sides: on Arm the copy's loads could come late.
+        self._fence.acquire()
+        self._fence.release()
+        return self._headers[self.layout.header_rows(slots)]
+
+    def checksum(self, address: int, length: int) -> int:
+        """xxh3_64 of mapped bytes."""
+        first = address - self.address
+        return xxhash.xxh3_64_intdigest(self._bytes[first : first + length].data)
+
+    def close(self) -> None:
+        """Unmaps. The caller knows that no copy is under way."""
+        del self._bytes, self._page_table, self._headers
+        self._mmap.close()

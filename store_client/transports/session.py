@@ -1,0 +1,137 @@
+"""A writer's session with the node of its host: a lock that says that it lives, and the list of its open puts."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+from moonpool.schemas.errors import MoonpoolError, TransferFailed
+from moonpool.schemas.messages import Message, OpenSession, SessionHeartbeat, SessionOpened
+from moonpool.store_client.host import session_lock_path
+from moonpool.store_client.rpc.connection import ConnectionPool
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 1.0
+
+
+class SessionLock:
+    """A locked file: the node may take a writer's slots back only when it gets this lock itself (I4)."""
+
+    def __init__(self, run_dir: str, session: int) -> None:
+        self.path: Path = session_lock_path(run_dir, session)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _locks.add(self)
+
+    def close(self) -> None:
+        """Lets go: nothing of this session may be written any more."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self.path.unlink(missing_ok=True)
+            os.close(fd)
+
+    def forget_after_fork(self) -> None:
+        """A child shares the lock: it must not keep it when its parent dies."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+_locks: weakref.WeakSet[SessionLock] = weakref.WeakSet()
+
+
+def _forget_locks() -> None:
+    for lock in list(_locks):
+        lock.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_locks)
+
+
+class Session:
+    """Opened at the first put and again whenever the node has forgotten it; a thread lists the open puts."""
+
+    def __init__(self, node: ConnectionPool, run_dir: str) -> None:
+        self.id = secrets.randbits(63)
+        self._node = node
+        self._run_dir = run_dir
+        self._lock = threading.Lock()
+        self._file: SessionLock | None = None
+        self._open: set[int] = set()
+        self._newest = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def open(self, deadline_s: float) -> None:
+        """Holds the lock, tells the node. Cheap when it is open already. Raises what the call raises."""
+        with self._lock:
+            if self._file is not None:
+                return
+            try:
+                lock = SessionLock(self._run_dir, self.id)
+            except OSError as error:
+                reason = f"cannot make the session's lock file: {error}"
+                raise TransferFailed(peer=self._node.address, reason=reason) from error
+            try:
+                self._tell(lock.path, deadline_s)
+            except BaseException:
+                lock.close()
+                raise
+            self._file = lock
+            self._thread = threading.Thread(target=self._beat, name="moonpool-session", daemon=True)
+            self._thread.start()
+
+    def reopen(self, deadline_s: float) -> None:
+        """Tells a node that was started anew. The lock has been held all the while."""
+        assert self._file is not None
+        self._tell(self._file.path, deadline_s)
+
+    @contextlib.contextmanager
+    def put(self) -> Iterator[int]:
+        """A new put id, listed as open while the block runs."""
+        with self._lock:
+            self._newest += 1
+            put_id = self._newest
+            self._open.add(put_id)
+        try:
+            yield put_id
+        finally:
+            with self._lock:
+                self._open.discard(put_id)
+
+    def close(self) -> None:
+        """Stops the thread and lets go of the lock."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+
+    def _tell(self, path: Path, deadline_s: float) -> None:
+        request = OpenSession(session=self.id, pid=os.getpid(), lock_path=str(path))
+        reply: Message = self._node.call(request, deadline_s)
+        if not isinstance(reply, SessionOpened):
+            raise TransferFailed(peer=self._node.address, reason=f"{type(reply).__name__} to OpenSession")
+
+    def _beat(self) -> None:
+        failing = False
+        while not self._stop.wait(HEARTBEAT_S):
+            with self._lock:
+                beat = SessionHeartbeat(self.id, sorted(self._open), self._newest)
+            try:
+                self._node.call(beat, time.monotonic() + HEARTBEAT_S)
+                failing = False
+            except MoonpoolError as error:
+                if not failing:
+                    log.warning("session heartbeat to %s failed: %s", self._node.address, error)
+                failing = True

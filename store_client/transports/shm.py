@@ -1,0 +1,255 @@
+"""Same host: copies straight from and to the mapped segment. A read asks nobody; a write asks the node twice."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.schemas.errors import (
+    KeyspaceUnknown,
+    MoonpoolError,
+    NotFound,
+    TransferFailed,
+)
+from moonpool.schemas.header import Headers, holds, keyspace_word
+from moonpool.schemas.messages import (
+    Begin,
+    Commit,
+    Committed,
+    Granted,
+    Hello,
+    Message,
+    NodeInfo,
+    RegisterKeyspace,
+    Revoke,
+    Status,
+    decode_from_node,
+)
+from moonpool.schemas.packed import U8, U64, u32s
+from moonpool.store_client.copiers.base import DeviceCopier
+from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.gate import Gate
+from moonpool.store_client.host import host_id
+from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
+from moonpool.store_client.transports.mapped import MappedSegment
+from moonpool.store_client.transports.pieces import batches_of, coalesce, slot_side
+from moonpool.store_client.transports.session import Session
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 8 << 20
+"""Copied, then hashed while still in the cache; deadlines are looked at in between."""
+
+CHUNK_OBJECTS = 8192
+GROUP_BYTES = 128 << 20
+"""Granted, copied and committed together: bounds what one writer holds uncommitted."""
+
+
+def same_host(info: NodeInfo) -> bool:
+    """Whether this process sees the folder that the node's segment lies in."""
+    return bool(info.unix_path and info.segment_path) and info.host == host_id(
+        os.path.dirname(info.segment_path)
+    )
+
+
+class ShmTransport:
+    """The Transport of a node on this host."""
+
+    name = "shm"
+    lands_late = False
+
+    def __init__(
+        self, info: NodeInfo, hello: Hello, run_dir: str, copier: DeviceCopier, spec_of: SpecOf
+    ) -> None:
+        """Maps the segment. Raises TransferFailed where that can't be done: use tcp then."""
+        self._copier = copier
+        self._spec_of = spec_of
+        self._segment = MappedSegment(info.segment_path, info.segment)
+        self._node = ConnectionPool(f"unix:{info.unix_path}", hello, decode_from_node)
+        self._session = Session(self._node, run_dir)
+        self._gate = Gate(f"the shm transport of {info.node}")
+        self._registering = threading.Lock()
+        self._registered = False
+
+    def read(self, batch: ReadBatch, deadline_s: float) -> U8:
+        """See Transport."""
+        statuses = np.full(len(batch.slots), Status.FAILED, dtype=np.uint8)
+        with self._gate:
+            self._register_mapping()
+            starts, inside = self._segment.places(batch.slots, batch.lengths)
+            statuses[~inside] = Status.MISSING
+            index = np.flatnonzero(inside)
+            for part in batches_of(batch.lengths[index], CHUNK_OBJECTS, CHUNK_BYTES):
+                if time.monotonic() > deadline_s or self._gate.closed:
+                    break
+                try:
+                    statuses[index[part]] = self._read_chunk(batch, index[part], starts[index[part]])
+                except MoonpoolError as error:
+                    log.warning("copy out of %s failed: %s", self._segment.path, error)
+        return statuses
+
+    def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
+        """See Transport."""
+        statuses = [np.full(batch.source.count, Status.FAILED, dtype=np.uint8) for batch in batches]
+        with self._gate:
+            self._register_mapping()
+            for group in _groups(batches):
+                if self._gate.closed:
+                    break
+                try:
+                    outcome = self._write_group([batches[i] for i in group], deadline_s)
+                except MoonpoolError as error:
+                    log.warning("put into %s failed: %s", self._segment.path, error)
+                    break
+                ends = np.cumsum([batches[i].source.count for i in group])
+                for i, part in zip(group, np.split(outcome, ends[:-1]), strict=True):
+                    statuses[i] = part
+        return statuses
+
+    def close(self) -> None:
+        """See Transport."""
+        if self._gate.forked or not self._gate.close():
+            return
+        self._gate.wait_empty()
+        self._session.close()
+        self._node.close()
+        if self._registered:
+            self._copier.unregister(self._segment.address)
+        self._segment.close()
+
+    def _register_mapping(self) -> None:
+        """Once, and only when the first copy needs it: pinning memory for a device takes seconds."""
+        with self._registering:
+            if not self._registered:
+                self._copier.register(self._segment.address, self._segment.size_bytes)
+                self._registered = True
+
+    # ------------------------------------------------------------ reading
+
+    def _read_chunk(self, batch: ReadBatch, index: NDArray[np.intp], starts: U64) -> U8:
+        into = batch.into.take(index)
+        engine, host, sizes = coalesce(into.addresses, slot_side(into, starts), into.sizes)
+        self._copier.to_engine(engine, host, sizes)
+        headers = self._segment.headers(batch.slots[index])
+        right = self._holds(batch, index, headers)
+        statuses = np.where(right, np.uint8(Status.OK), np.uint8(Status.MISSING))
+        if batch.verify and not self._copier.device:
+            self._verify(batch, index, starts, headers, statuses)
+        return statuses
+
+    def _holds(self, batch: ReadBatch, index: NDArray[np.intp], headers: Headers) -> NDArray[np.bool_]:
+        return holds(
+            headers,
+            batch.generations[index],
+            keyspace_word(batch.keyspace),
+            batch.rank,
+            batch.hashes[index],
+            batch.lengths[index],
+        )
+
+    def _verify(
+        self, batch: ReadBatch, index: NDArray[np.intp], starts: U64, headers: Headers, statuses: U8
+    ) -> None:
+        """Hashes slots rather than copies: one call an object, and a slot that still holds its generation
+        afterwards held the same bytes when they were copied."""
+        known = np.flatnonzero((statuses == Status.OK) & (headers["checksum"] != 0))
+        columns = (known, starts[known], batch.lengths[index[known]], headers["checksum"][known])
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        wrong = [i for i, start, length, told in rows if self._segment.checksum(start, length) != told]
+        if wrong:
+            objects = index[wrong]
+            still = self._holds(batch, objects, self._segment.headers(batch.slots[objects]))
+            statuses[wrong] = np.where(still, np.uint8(Status.CORRUPT), np.uint8(Status.MISSING))
+
+    # ------------------------------------------------------------ writing
+
+    def _write_group(self, group: Sequence[WriteBatch], deadline_s: float) -> U8:
+        """One begin, the copies, one commit."""
+        self._session.open(deadline_s)
+        items = [batch.item for batch in group]
+        with self._session.put() as put_id:
+            granted = self._call(Begin(self._session.id, put_id, items), deadline_s)
+            if not isinstance(granted, Granted) or granted.put_id != put_id:
+                raise TransferFailed(peer=self._node.address, reason=f"{type(granted).__name__} to Begin")
+            statuses = np.frombuffer(granted.statuses, dtype=np.uint8).copy()
+            go = np.flatnonzero(statuses == Status.OK)
+            if not len(go):
+                return statuses
+            try:
+                self._fill(group, granted, go)
+            except BaseException:
+                with contextlib.suppress(MoonpoolError):
+                    self._call(Revoke(self._session.id, [put_id]), deadline_s)
+                raise
+            visible = any(batch.visible for batch in group)
+            committed = self._call(Commit(self._session.id, [put_id], visible=visible), deadline_s)
+            if not isinstance(committed, Committed) or len(committed.statuses) != 1:
+                raise TransferFailed(peer=self._node.address, reason=f"{type(committed).__name__} to Commit")
+            outcome = np.frombuffer(committed.statuses[0], dtype=np.uint8)
+            statuses[go] = outcome[go] if len(outcome) == len(statuses) else outcome
+        return statuses
+
+    def _fill(self, group: Sequence[WriteBatch], granted: Granted, go: NDArray[np.intp]) -> None:
+        """Copies every granted object into its slot."""
+        lengths = np.concatenate([batch.lengths for batch in group])[go]
+        source = concatenate([batch.source for batch in group])
+        source = source if len(go) == source.count else source.take(go)
+        starts, inside = self._segment.places(u32s(granted.slots)[go], lengths)
+        if not inside.all():  # never write where the node can't have meant it
+            raise TransferFailed(peer=self._node.address, reason="a granted slot lies outside its page")
+        host, engine, sizes = coalesce(slot_side(source, starts), source.addresses, source.sizes)
+        self._copier.from_engine(host, engine, sizes)
+
+    def _call(self, message: Message, deadline_s: float) -> Message:
+        """A call to the node; what a restarted node has forgotten is told it again, once."""
+        try:
+            return self._node.call(message, deadline_s)
+        except KeyspaceUnknown:
+            for item in message.items if isinstance(message, Begin) else ():
+                self._register_keyspace(item.keyspace, deadline_s)
+        except NotFound:
+            self._session.reopen(deadline_s)
+        return self._node.call(message, deadline_s)
+
+    def _register_keyspace(self, keyspace: bytes, deadline_s: float) -> None:
+        spec = self._spec_of(keyspace)
+        if spec is None:
+            raise KeyspaceUnknown(keyspace=keyspace.hex())
+        self._node.call(RegisterKeyspace(spec), deadline_s)
+
+
+def concatenate(parts: Sequence[Fragments]) -> Fragments:
+    """The objects of all parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(len(part.sizes) for part in parts)])
+    return Fragments(
+        np.concatenate([part.addresses for part in parts]),
+        np.concatenate([part.sizes for part in parts]),
+        np.concatenate(
+            [[0], *(part.offsets[1:] + start for part, start in zip(parts, starts[:-1], strict=True))]
+        ),
+    )
+
+
+def _groups(batches: Sequence[WriteBatch]) -> Iterator[list[int]]:
+    """Consecutive batches that are begun and committed together."""
+    group: list[int] = []
+    blocks = size_bytes = 0
+    for i, batch in enumerate(batches):
+        blocks += batch.source.count
+        size_bytes += int(batch.lengths.sum())
+        if group and (blocks > CHUNK_OBJECTS or size_bytes > GROUP_BYTES):
+            yield group
+            group, blocks, size_bytes = [], batch.source.count, int(batch.lengths.sum())
+        group.append(i)
+    if group:
+        yield group

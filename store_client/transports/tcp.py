@@ -1,0 +1,137 @@
+"""Other hosts: a few data connections a node, payload straight from and into the client's memory."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.schemas.errors import MoonpoolError
+from moonpool.schemas.header import holds, keyspace_word
+from moonpool.schemas.messages import Hello, LaneRead, LaneWrite, NodeInfo, Status
+from moonpool.schemas.packed import U8, pack_u32, pack_u64
+from moonpool.store_client.gate import Gate
+from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
+from moonpool.store_client.transports.checksums import mismatches
+from moonpool.store_client.transports.lane_pool import LanePool
+from moonpool.store_client.transports.pieces import batches_of, split_evenly
+
+log = logging.getLogger(__name__)
+
+EXCHANGE_BYTES = 32 << 20
+"""Of one exchange: headers are looked at after the last byte, so a longer one would meet more evictions."""
+
+EXCHANGE_OBJECTS = 4096
+LANE_BYTES_MIN = 1 << 20
+"""A smaller share isn't worth another lane."""
+
+
+class TcpTransport:
+    """The Transport of any node. A device's memory needs staging in front of it."""
+
+    name = "tcp"
+    lands_late = False  # a lane that failed is closed, and what it still held is gone
+
+    def __init__(self, info: NodeInfo, hello: Hello, lanes: int, spec_of: SpecOf) -> None:
+        """Connects when first used."""
+        self._peer = info.data_address
+        self._spec_of = spec_of
+        self._count = lanes
+        self._lanes = LanePool(info.data_address, hello, lanes)
+        self._workers = ThreadPoolExecutor(lanes, thread_name_prefix="moonpool-lane") if lanes > 1 else None
+        self._gate = Gate(f"the tcp transport of {info.node}")
+
+    def read(self, batch: ReadBatch, deadline_s: float) -> U8:
+        """See Transport."""
+        statuses = np.full(len(batch.slots), Status.FAILED, dtype=np.uint8)
+
+        def share(objects: NDArray[np.intp]) -> None:
+            for part in batches_of(batch.lengths[objects], EXCHANGE_OBJECTS, EXCHANGE_BYTES):
+                index = objects[part]
+                statuses[index] = self._read_part(batch, index, deadline_s)
+
+        with self._gate:
+            self._spread([partial(share, group) for group in self._shares(batch.lengths)])
+        return statuses
+
+    def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
+        """See Transport."""
+        statuses = [np.full(batch.source.count, Status.FAILED, dtype=np.uint8) for batch in batches]
+
+        def share(objects: NDArray[np.intp]) -> None:
+            for i in objects.tolist():
+                statuses[i] = self._write_one(batches[i], deadline_s)
+
+        totals = np.array([int(batch.lengths.sum()) for batch in batches], dtype=np.uint64)
+        with self._gate:
+            self._spread([partial(share, group) for group in self._shares(totals)])
+        return statuses
+
+    def close(self) -> None:
+        """See Transport."""
+        if self._gate.forked or not self._gate.close():
+            return
+        self._lanes.close()
+        self._gate.wait_empty()
+        if self._workers is not None:
+            self._workers.shutdown()
+
+    def _shares(self, lengths: NDArray[np.uint64]) -> list[NDArray[np.intp]]:
+        return split_evenly(lengths, self._count, LANE_BYTES_MIN)
+
+    def _spread(self, shares: Sequence[Callable[[], None]]) -> None:
+        """Does all shares, the first one in this thread. One that fails leaves its statuses at FAILED."""
+
+        def guarded(share: Callable[[], None]) -> None:
+            try:
+                share()
+            except MoonpoolError as error:
+                log.warning("transfer with %s failed: %s", self._peer, error)
+
+        others = [self._workers.submit(guarded, share) for share in shares[1:]] if self._workers else []
+        for share in shares[:1]:
+            guarded(share)
+        for other in others:
+            other.result()
+
+    def _read_part(self, batch: ReadBatch, index: NDArray[np.intp], deadline_s: float) -> U8:
+        request = LaneRead(
+            pack_u32(batch.slots[index]), pack_u64(batch.generations[index]), pack_u64(batch.lengths[index])
+        )
+        into = batch.into.take(index)
+        spec = self._spec_of(batch.keyspace)
+        statuses, headers = self._lanes.exchange(
+            lambda lane: lane.read(request, into, deadline_s), spec, deadline_s
+        )
+        sent = np.flatnonzero(statuses == Status.OK)
+        objects = index[sent]
+        right = holds(
+            headers,
+            batch.generations[objects],
+            keyspace_word(batch.keyspace),
+            batch.rank,
+            batch.hashes[objects],
+            batch.lengths[objects],
+        )
+        statuses[sent[~right]] = Status.MISSING
+        if batch.verify:
+            wrong = mismatches(into.take(sent), np.where(right, headers["checksum"], np.uint64(0)))
+            statuses[sent[wrong]] = Status.CORRUPT
+        return statuses
+
+    def _write_one(self, batch: WriteBatch, deadline_s: float) -> U8:
+        item = msgspec.structs.replace(batch.item, lengths=pack_u64(batch.lengths))
+        # Random: the node's lanes share one session, whoever they belong to.
+        request = LaneWrite(secrets.randbits(63), item, batch.visible)
+        granted = self._lanes.exchange(
+            lambda lane: lane.write(request, batch.source, deadline_s),
+            self._spec_of(item.keyspace),
+            deadline_s,
+        )
+        return np.frombuffer(granted.statuses, dtype=np.uint8).copy()
