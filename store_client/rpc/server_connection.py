@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 REFUSALS_MAX = 64
 """Connections over the limit that are told so; those beyond are cut without a word."""
 
+FLUSH_BYTES = 64 << 10
+
 _NOBODY = Hello(protocol=0, role="", client="")
 
 
@@ -58,6 +60,7 @@ class ServerConnection(asyncio.Protocol):
         self._reader = FrameReader(self.name)
         self._tasks: set[asyncio.Task[None]] = set()
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._greeted = False
         self._refused = False
         self._in_turn = False
@@ -304,14 +307,17 @@ class ServerConnection(asyncio.Protocol):
             error = TooLarge(what=type(message).__name__, size_bytes=len(body), limit_bytes=limit_bytes)
             body = encode(Failed(error.code, str(error)))
         self._out.append(encode_frame(request_id, body))
-        if not self._in_turn:
+        self._out_bytes += len(body)
+        # One write a turn, so that pipelined requests don't cost a system call each. What is large goes at once,
+        # or the peer's back-pressure would be noticed too late.
+        if not self._in_turn or self._out_bytes > FLUSH_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        # One write a turn, so that pipelined requests don't cost a system call each.
         if self._out:
             data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
             self._out.clear()
+            self._out_bytes = 0
             if not self._transport.is_closing():
                 self._transport.write(data)
 

@@ -105,7 +105,7 @@ def test_a_large_reply_arrives_whole(server: ThreadedServer) -> None:
 def test_too_large_requests_and_replies_are_told_without_losing_the_connection() -> None:
     with ThreadedServer(Limits(frame_bytes_max=10_000)) as server:
         pool = pool_of(server)
-        with pytest.raises(TooLarge, match="Renew is .* the limit is 9996 bytes"):
+        with pytest.raises(TooLarge, match=r"Renew is .* the limit is 9996 bytes"):
             pool.call(Renew(KEYSPACE, bytes(20_000)), soon())
         with pytest.raises(TooLarge, match="Present is"):
             pool.call(Locate(KEYSPACE, rank=20_000), soon())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Self
 
 import uvloop
 
@@ -102,7 +104,7 @@ class ThreadedServer:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="echo server")
 
-    def __enter__(self) -> ThreadedServer:
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._ready.wait(10)
         return self
@@ -148,4 +150,5 @@ async def _alone(port: int) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
     uvloop.run(_alone(int(sys.argv[1]) if len(sys.argv) > 1 else 0))
