@@ -35,6 +35,7 @@ KINDS: dict[str, type[Settings]] = {
 ENVIRONMENT_PREFIX = "MOONPOOL_"
 OTHER_VARIABLES = frozenset({"MOONPOOL_SOAK", "MOONPOOL_CONFIG"})
 """Variables of ours that are no setting: the long tests, and the settings file of the CLI."""
+COMMAND_LINE = "command line"
 FILE_BYTES_MAX = 1 << 20
 
 _KUBERNETES = re.compile(r"MOONPOOL_\w*?(SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP)\w*)")
@@ -44,7 +45,7 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[SettingsT]):
-    """Settings, and for each field the words that name its source ("default", "pool.toml", "--size", ...)."""
+    """Settings, and for each field the words that name its source ("default", "pool.toml", "command line", ...)."""
 
     settings: SettingsT
     origins: Mapping[str, str]
@@ -73,8 +74,8 @@ def load(
         take(variable, name, text)
     for name, value in (flags or {}).items():
         if value is not None:
-            _require_known(name, model.model_fields, "flags")
-            take("--" + name.replace("_", "-"), name, value)
+            _require_known(name, model.model_fields, COMMAND_LINE)
+            take(COMMAND_LINE, name, value)
     return Loaded(build(model, values, origins), origins)
 
 

@@ -101,20 +101,23 @@ def converse(stage: Stage, say: Say) -> list[Row]:
         answers: list[str] = []
         for turn in range(len(QUESTIONS)):
             say(f"{engine.name}, turn {turn + 1}")
-            row = compare(stage.reference, engine, turn, answers)
+            row, answer = compare(stage.reference, engine, turn, answers)
             rows.append(row)
-            answers.append(row.answer)
+            answers.append(answer)
     return rows
 
 
-def compare(reference: EngineProcess, engine: EngineProcess, turn: int, answers: list[str]) -> Row:
-    """One prompt on the engine without a pool, then on `engine`. The answer in the row is the reference's."""
+def compare(
+    reference: EngineProcess, engine: EngineProcess, turn: int, answers: list[str]
+) -> tuple[Row, str]:
+    """One prompt on the engine without a pool, then on `engine`. Returns what came of it, and the former's answer,
+    on which the conversation goes on."""
     chat = messages(turn, answers)
     cold = reference.generate(chat, ANSWER_TOKENS)
     warm = engine.generate(chat, ANSWER_TOKENS)
     engine.settle()
     cached = warm["cached_tokens"]
-    return Row(
+    row = Row(
         engine=engine.name,
         turn=turn + 1,
         prompt_tokens=warm["prompt_tokens"],
@@ -123,5 +126,6 @@ def compare(reference: EngineProcess, engine: EngineProcess, turn: int, answers:
         ttft_cold_s=cold["ttft_s"],
         ttft_warm_s=warm["ttft_s"] if cached else None,
         identical_output=warm["tokens"] == cold["tokens"],
-        answer=cold["text"],
+        answer=warm["text"],
     )
+    return row, cold["text"]

@@ -35,7 +35,7 @@ def test_each_source_wins_over_the_one_before(tmp_path: Path) -> None:
     assert loaded.settings.name == "flag"
     assert loaded.settings.host == "10.0.0.3"
     assert loaded.origins["size"] == str(file)
-    assert loaded.origins["name"] == "--name"
+    assert loaded.origins["name"] == "command line"
     assert loaded.origins["host"] == "MOONPOOL_NODE_HOST"
     assert loaded.origins["prefault"] == "default"
     assert loaded.origins.keys() == NodeSettings.model_fields.keys()
@@ -127,7 +127,7 @@ def test_variables_of_other_owners_are_left_alone() -> None:
 
 
 def test_flags_are_checked_as_well() -> None:
-    with pytest.raises(ConfigError, match="--high-watermark: high_watermark: is 2"):
+    with pytest.raises(ConfigError, match="command line: high_watermark: is 2"):
         load(NodeSettings, flags={"high_watermark": 2})
     with pytest.raises(ConfigError, match="did you mean size"):
         load(NodeSettings, flags={"sizes": 2})

@@ -1,0 +1,43 @@
+"""The `moonpool` command. Each command imports what it needs when it runs, so that --help is quick."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from moonpool.store_client.cli import bench, config, demo, servers, status, version
+
+app = typer.Typer(
+    name="moonpool",
+    help="A distributed pool for LLM KV cache.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    servers.serve,
+    servers.master,
+    servers.node,
+    status.status,
+    demo.demo,
+    bench.bench,
+    version.version,
+):
+    app.command()(command)
+app.add_typer(config.app, name="config")
+
+
+def main() -> None:
+    """Entry point: an error of ours is a sentence and an exit code, never a traceback."""
+    from moonpool.schemas.errors import MoonpoolError
+    from moonpool.store_client.cli.failures import explain
+
+    try:
+        app()
+    except MoonpoolError as error:
+        sys.exit(explain(error))
+
+
+if __name__ == "__main__":
+    main()

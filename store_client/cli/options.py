@@ -1,0 +1,65 @@
+"""Flags that several commands share, and how flags, file and environment become settings."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from moonpool.schemas.config import Settings
+    from moonpool.schemas.config_load import Loaded
+
+    SettingsT = TypeVar("SettingsT", bound=Settings)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Master = Annotated[str | None, typer.Option(help="The master's host:port.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", envvar="MOONPOOL_CONFIG", help="Settings file, JSON or TOML.")
+]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+
+
+def loaded(
+    model: type[SettingsT],
+    *,
+    file: Path | None,
+    flags: Mapping[str, object],
+    assignments: Sequence[str] | None = None,
+) -> Loaded[SettingsT]:
+    """Settings of a command. A flag wins over --set. Raises ConfigError."""
+    from moonpool.schemas.config_load import load
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    return load(model, file=file, environment=os.environ, flags=parsed(assignments or ()) | given)
+
+
+def parsed(assignments: Sequence[str]) -> dict[str, object]:
+    """The values of --set NAME=VALUE. Raises ConfigError."""
+    from moonpool.schemas.config_load import COMMAND_LINE
+    from moonpool.schemas.errors import ConfigError
+
+    values: dict[str, object] = {}
+    for text in assignments:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise ConfigError(source=COMMAND_LINE, field="--set", problem=f"is {text!r}; write NAME=VALUE")
+        values[name.strip().replace("-", "_")] = value
+    return values
+
+
+def log_to_stderr(verbose: bool) -> None:
+    """Log lines of a server process."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )

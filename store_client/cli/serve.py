@@ -1,0 +1,184 @@
+"""A master and a node as two processes on one machine. If one ends, the other is stopped: nothing is restarted in silence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from moonpool.schemas.config import ClientSettings, MasterSettings, NodeSettings, Settings
+from moonpool.schemas.config_load import ENVIRONMENT_PREFIX
+from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError
+from moonpool.schemas.messages import ClusterMap, NodeEntry, NodeState
+from moonpool.schemas.units import format_size
+from moonpool.store_client.children import start_child, stop_child
+from moonpool.store_client.cli.failures import FAILED, OK
+from moonpool.store_client.cli.output import print_json, print_table, say
+
+START_TIMEOUT_S = 120.0
+"""Touching all memory of a large node takes a while."""
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is started."""
+
+    master: MasterSettings
+    node: NodeSettings
+    verbose: bool
+
+
+Children = dict[str, "subprocess.Popen[bytes]"]
+
+
+def run_serve(plan: Plan, *, as_json: bool) -> int:
+    """Starts both, prints where they are, and waits. Returns the exit code."""
+    port = plan.master.port or free_port(plan.master.host)
+    master = plan.master.model_copy(update={"port": port})
+    node = plan.node.model_copy(update={"master": f"{reachable(master.host)}:{port}"})
+    children: Children = {}
+    with stop_signals() as stopping:
+        try:
+            for kind, settings in (("master", master), ("node", node)):
+                words = command(kind, settings, plan.verbose)
+                children[kind] = start_child(words, environment=child_environment())
+            entry = wait_serving(node, children, stopping)
+            if entry is not None:
+                announce(node.master, entry, as_json)
+            return wait_for_end(children, stopping)
+        finally:
+            for name in ("node", "master"):  # the node first, so that its last reports find a master
+                if name in children:
+                    stop_child(children[name], grace_s=10.0)
+
+
+def command(kind: str, settings: Settings, verbose: bool) -> list[str]:
+    """Of a child: every value that isn't the default goes by --set, so that no file or variable is read twice."""
+    words = [sys.executable, "-m", "moonpool.store_client.cli.main", kind]
+    for name, value in settings.model_dump(exclude_defaults=True).items():
+        words += ["--set", f"{name}={value}"]
+    return [*words, "--verbose"] if verbose else words
+
+
+def child_environment() -> dict[str, str]:
+    """This environment without our variables: MOONPOOL_PORT is the master's, not the node's as well."""
+    return {name: text for name, text in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+
+
+def wait_serving(node: NodeSettings, children: Children, stopping: threading.Event) -> NodeEntry | None:
+    """The node as the master sees it, once it may be written to. None: a child ended, or a signal came."""
+    from moonpool.store_client import StoreClient
+
+    limit_s = time.monotonic() + START_TIMEOUT_S
+    said = time.monotonic()
+    with StoreClient(ClientSettings(master=node.master, breaker_retry_s=POLL_S)) as client:
+        while time.monotonic() < limit_s:
+            if stopping.is_set() or ended(children):
+                return None
+            entry = find(client_map(client), node.name)
+            if entry is not None:
+                return entry
+            if time.monotonic() - said > 1.0:
+                say(f"waiting for the node to offer {format_size(node.size)}")
+                said = time.monotonic() + 4.0
+            stopping.wait(POLL_S)
+    raise DeadlineExceeded(peer="the node", what="its start", timeout_s=START_TIMEOUT_S)
+
+
+def client_map(client: object) -> ClusterMap | None:
+    """The cluster map, or None where the master doesn't answer yet."""
+    try:
+        found: ClusterMap = client.cluster_map(timeout_s=1.0)  # type: ignore[attr-defined]
+    except MoonpoolError:
+        return None
+    return found
+
+
+def find(cluster: ClusterMap | None, name: str) -> NodeEntry | None:
+    """The live node of that name."""
+    nodes = cluster.nodes if cluster is not None else []
+    return next((n for n in nodes if n.info.node == name and n.state is NodeState.LIVE), None)
+
+
+def announce(master: str, entry: NodeEntry, as_json: bool) -> None:
+    """One table, or one line of JSON, of everything that can be connected to."""
+    info = entry.info
+    if as_json:
+        print_json(
+            {
+                "master": master,
+                "node": info.node,
+                "node_rpc": info.rpc_address,
+                "node_data": info.data_address,
+                "node_socket": info.unix_path,
+                "segment": info.segment_path,
+                "size_bytes": info.capacity_bytes,
+            }
+        )
+        return
+    rows = [
+        ("master", master),
+        (f"node {info.node}", info.rpc_address),
+        ("data", info.data_address),
+        ("socket", info.unix_path),
+        ("segment", f"{info.segment_path} ({format_size(info.capacity_bytes)})"),
+    ]
+    print_table("Moonpool serves", ("what", "where"), rows)
+    say(f"try: moonpool status --master {master}    stop: Ctrl-C")
+
+
+def wait_for_end(children: Children, stopping: threading.Event) -> int:
+    """Until a signal comes (exit code 0) or a child ends by itself."""
+    while not stopping.wait(POLL_S):
+        name = ended(children)
+        if name is not None:
+            others = " and ".join(other for other in children if other != name)
+            say(
+                f"the {name} ended by itself with exit code {children[name].returncode}; stopping the {others}"
+            )
+            return FAILED
+    return OK
+
+
+def ended(children: Children) -> str | None:
+    """A child that is no longer there."""
+    return next((name for name, child in children.items() if child.poll() is not None), None)
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set while the context is open."""
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def free_port(host: str) -> int:
+    """A port that nobody listens on now. The master fails clearly where somebody else is faster."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def reachable(host: str) -> str:
+    """The address to connect to where `host` is listened on."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(host, host)

@@ -1,0 +1,91 @@
+"""`moonpool master`, `moonpool node` and `moonpool serve`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from moonpool.store_client.cli.options import (
+    AsJson,
+    Assignments,
+    ConfigFile,
+    Master,
+    Verbose,
+    loaded,
+    log_to_stderr,
+)
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one.")]
+Size = Annotated[str | None, typer.Option(help="DRAM to contribute, for example 4GB.")]
+Name = Annotated[str | None, typer.Option(help="Names the node and the segment that it adopts again.")]
+SegmentDir = Annotated[str | None, typer.Option(help="Where the segment file lies: tmpfs or hugetlbfs.")]
+
+
+def master(
+    host: Host = None,
+    port: Port = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    verbose: Verbose = False,
+) -> None:
+    """Run a master: it knows which block is where, and holds no payload."""
+    from moonpool.master.app import run_master
+    from moonpool.schemas.config import MasterSettings
+
+    log_to_stderr(verbose)
+    flags = {"host": host, "port": port}
+    run_master(loaded(MasterSettings, file=config, flags=flags, assignments=assignments).settings)
+
+
+def node(
+    master: Master = None,
+    name: Name = None,
+    size: Size = None,
+    host: Host = None,
+    port: Port = None,
+    segment_dir: SegmentDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    verbose: Verbose = False,
+) -> None:
+    """Run a node: it contributes this host's DRAM to the pool."""
+    from moonpool.schemas.config import NodeSettings
+    from moonpool.store_client.node.app import run_node
+
+    log_to_stderr(verbose)
+    flags = {
+        "master": master,
+        "name": name,
+        "size": size,
+        "host": host,
+        "port": port,
+        "segment_dir": segment_dir,
+    }
+    run_node(loaded(NodeSettings, file=config, flags=flags, assignments=assignments).settings)
+
+
+def serve(
+    size: Size = None,
+    port: Annotated[int | None, typer.Option(help="The master's port; 0 picks a free one.")] = None,
+    host: Host = None,
+    name: Name = None,
+    segment_dir: SegmentDir = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a master and a node on this machine, until Ctrl-C."""
+    from moonpool.schemas.config import MasterSettings, NodeSettings
+    from moonpool.store_client.cli.serve import Plan, run_serve
+
+    master_flags = {"host": host, "port": port}
+    node_flags = {"size": size, "host": host, "name": name, "segment_dir": segment_dir}
+    plan = Plan(
+        loaded(MasterSettings, file=config, flags=master_flags).settings,
+        # The node's own port stays free: MOONPOOL_PORT and a file's `port` mean the master's.
+        loaded(NodeSettings, file=config, flags=node_flags | {"port": 0}).settings,
+        verbose,
+    )
+    raise typer.Exit(run_serve(plan, as_json=as_json))
