@@ -1,0 +1,138 @@
+"""Checksums, computed off the writer's path by a thread of the node. A header without one has 0 there."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+import numpy as np
+import xxhash
+
+from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState, keyspace_word
+from moonpool.schemas.messages import Check
+from moonpool.schemas.packed import U8, U32, U64
+from moonpool.store_client.node.core import NodeCore
+from moonpool.store_client.node.headers import hash_column, words_of
+
+QUEUED_MAX = 1 << 18
+"""Slots waiting; what comes beyond keeps no checksum, and its readers rely on the header's identity."""
+
+BATCH = 64
+
+
+def checksum_of(payload: memoryview | U8) -> int:
+    """xxh3_64 as headers hold it: never 0, which means "not known yet"."""
+    return xxhash.xxh3_64_intdigest(payload) or 1
+
+
+class Checksums:
+    """A queue of committed slots and the thread that works it off."""
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[U32, U64]] = deque()
+        self._queued = 0
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self.computed = 0
+        self.skipped = 0
+
+    def start(self, core: NodeCore) -> None:
+        """Begins to work."""
+        self._thread = threading.Thread(target=self._run, args=(core,), name="checksums", daemon=True)
+        self._thread.start()
+
+    def push(self, slots: U32, generations: U64) -> None:
+        """Queues slots. Called under the node's lock, which is never taken under this queue's own."""
+        with self._wake:
+            if self._queued + len(slots) > QUEUED_MAX:
+                self.skipped += len(slots)
+                return
+            self._queue.append((slots, generations))
+            self._queued += len(slots)
+            self._wake.notify()
+
+    @property
+    def queued(self) -> int:
+        """Slots that wait."""
+        return self._queued
+
+    def close(self) -> None:
+        """Ends the thread; what is queued stays without."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, core: NodeCore) -> None:
+        while True:
+            with self._wake:
+                while not self._queue and not self._closing:
+                    self._wake.wait()
+                if self._closing:
+                    return
+                slots, generations = self._queue.popleft()
+                self._queued -= len(slots)
+            for first in range(0, len(slots), BATCH):
+                if self._closing:
+                    return
+                batch = slice(first, first + BATCH)
+                self.computed += compute(core, slots[batch], generations[batch])
+
+
+def compute(core: NodeCore, slots: U32, generations: U64) -> int:
+    """Writes the checksums of those slots that hold the same object before and after; returns how many."""
+    words = words_of(SlotState.COMMITTED, generations)
+    with core.lock:
+        slots, words = _still(core, slots, words)
+        payloads = _payloads(core, slots)
+    sums = np.array([checksum_of(payload) for payload in payloads], dtype=np.uint64)
+    with core.lock:
+        rows = core.slots.rows(slots)
+        same = core.slots.headers.words[rows] == words
+        core.slots.headers.fields["checksum"][rows[same]] = sums[same]
+    return int(same.sum())
+
+
+def verify(core: NodeCore, check: Check) -> bool:
+    """Whether the slot still holds that object, with the bytes that its checksum was computed of."""
+    slots = np.array([check.slot], dtype=np.uint32)
+    words = words_of(SlotState.COMMITTED, np.array([check.generation], dtype=np.uint64))
+    with core.lock:
+        slots, words = _still(core, slots, words)
+        if not len(slots):
+            return False
+        header = core.slots.headers.snapshot(core.slots.rows(slots))
+        payload = _payloads(core, slots)[0]
+    if not _is_object(header, check):
+        return False
+    expected = int(header["checksum"][0])
+    actual = checksum_of(payload) if expected else 0
+    with core.lock:
+        return bool(_still(core, slots, words)[0].size) and actual == expected
+
+
+def _is_object(header: Headers, check: Check) -> bool:
+    return (
+        int(header["keyspace"][0]) == keyspace_word(check.keyspace)
+        and int(header["rank"][0]) == check.rank
+        and hash_column(header, "block_hash", int(header["hash_bytes"][0])) == check.block_hash
+    )
+
+
+def _still(core: NodeCore, slots: U32, words: U64) -> tuple[U32, U64]:
+    """The part of `slots` whose headers have those words."""
+    valid = core.slots.valid(slots)
+    slots, words = slots[valid], words[valid]
+    same = core.slots.headers.words[core.slots.rows(slots)] == words
+    return slots[same], words[same]
+
+
+def _payloads(core: NodeCore, slots: U32) -> list[U8]:
+    """Views of their memory."""
+    headers = core.slots.headers.snapshot(core.slots.rows(slots))
+    starts = core.slots.layout.data_offsets(slots, core.slots.allocator.slot_bytes[slots >> SLOT_INDEX_BITS])
+    ends = starts + headers["length"].astype(np.int64)
+    data = core.slots.data
+    return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]

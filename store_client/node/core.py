@@ -1,0 +1,282 @@
+"""NodeCore: the only authority over a segment's slots and headers. Pure logic over a Memory.
+
+Every call is made under `lock`, which its callers (RPC handlers, lane threads, the space keeper) hold for one call at
+a time. What changed is told to the Sink before the call returns.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+
+from moonpool.schemas.errors import InvalidParams, Overloaded
+from moonpool.schemas.header import Headers, SlotState
+from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.messages import Begin, BeginItem, Granted, Status
+from moonpool.schemas.packed import U8, U32, U64
+from moonpool.store_client.node.annex import Annex, Facts, SessionRecord
+from moonpool.store_client.node.drops import Drops
+from moonpool.store_client.node.headers import generations_in, states_in, words_of
+from moonpool.store_client.node.inventory import keyspace_words_in_use
+from moonpool.store_client.node.items import BLOCKS_MAX, Prepared, prepare
+from moonpool.store_client.node.keyspaces import Keyspaces
+from moonpool.store_client.node.memory import Memory
+from moonpool.store_client.node.moves import Moves
+from moonpool.store_client.node.puts import LANES, Put, Writers
+from moonpool.store_client.node.slots import Sink, Slots, entries
+
+ITEMS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What a Begin lacked: slots by slot size. Nothing was granted."""
+
+    slots: dict[int, int]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the slots that were missing."""
+        return sum(size * count for size, count in self.slots.items())
+
+
+class NodeCore:
+    """Begin, commit, revoke, drop, move. `now` appears nowhere: waiting and dying are told from outside."""
+
+    def __init__(self, memory: Memory, sink: Sink) -> None:
+        self.lock = threading.Lock()
+        self.head = memory.head
+        self.keyspaces = Keyspaces()
+        self.writers = Writers()
+        self.slots = Slots(memory, self.keyspaces, sink)
+        self.drops = Drops(self.slots, self.writers)
+        self.moves = Moves(self.slots, self.drops)
+        self.last_serial = -1
+        self.counters = dict.fromkeys(("blocks_committed", "blocks_gone", "puts_revoked", "no_space"), 0)
+        self._sink = sink
+        self._annex = Annex(memory.buffer)
+        self._lock_paths: dict[int, str] = {}
+
+    # ------------------------------------------------------------ keyspaces and sessions
+
+    @property
+    def stored_facts(self) -> Facts:
+        """What the segment's head says."""
+        return self._annex.facts
+
+    def register(self, spec: KeyspaceSpec) -> bytes:
+        """The digest, once the segment's head holds the spec. Raises InvalidParams, Overloaded (the head is full)."""
+        digest, new = self.keyspaces.add(spec)
+        if not new:
+            return digest
+        try:
+            self._store_annex()
+        except Overloaded:
+            self._forget_unused_keyspaces(digest)
+            try:
+                self._store_annex()
+            except Overloaded:
+                self.keyspaces.discard(digest)
+                raise
+        return digest
+
+    def open_session(self, session: int, lock_path: str) -> None:
+        """Idempotent. The head names the lock before anything is granted, for the node that adopts this segment."""
+        self.writers.add(session)
+        if self._lock_paths.get(session) == lock_path:
+            return
+        before = dict(self._lock_paths)
+        self._lock_paths[session] = lock_path
+        try:
+            self._store_annex()
+        except Overloaded:
+            self._lock_paths = before
+            raise
+
+    def end_session(self, session: int) -> None:
+        """Its writer is dead: no byte of its open grants can still be written."""
+        writer = self.writers.get(session)
+        self.revoke(session, list(writer.puts))
+        self.writers.remove(session)
+        if self._lock_paths.pop(session, None) is not None:
+            self._store_annex()
+
+    def _store_annex(self) -> None:
+        records = [SessionRecord(session, path) for session, path in self._lock_paths.items()]
+        self._annex.store(Facts(self.keyspaces.specs(), records))
+
+    def _forget_unused_keyspaces(self, but: bytes) -> None:
+        used = keyspace_words_in_use(self.slots)
+        for spec in self.keyspaces.specs():
+            digest = spec.digest()
+            if digest != but and int.from_bytes(digest[:8], "little") not in used:
+                self.keyspaces.discard(digest)
+
+    # ------------------------------------------------------------ writing
+
+    def begin(self, session: int, request: Begin, *, partial: bool) -> Granted | Shortage:
+        """Grants slots for every block, headers WRITING before this returns.
+
+        Where space is short: nothing (Shortage), or with `partial` what there is, the rest NO_SPACE. Idempotent.
+        Raises NotFound (session), KeyspaceUnknown, InvalidParams, Overloaded.
+        """
+        writer = self.writers.get(session)
+        known = writer.answer(request.put_id)
+        if known is not None:
+            return known
+        writer.check_room()
+        if not 0 < len(request.items) <= ITEMS_MAX:
+            raise InvalidParams(
+                field="begin.items", value=len(request.items), allowed=f"1 to {ITEMS_MAX} items"
+            )
+        parts = [prepare(item, self.keyspaces.spec(item.keyspace)) for item in request.items]
+        blocks = sum(len(part.headers) for part in parts)
+        if blocks > BLOCKS_MAX:
+            raise InvalidParams(
+                field="begin.items", value=f"{blocks} blocks", allowed=f"{BLOCKS_MAX} blocks at most"
+            )
+        headers = parts[0].headers if len(parts) == 1 else np.concatenate([part.headers for part in parts])
+        slots, statuses, shortage = self._allocate(np.concatenate([part.slot_bytes for part in parts]))
+        if shortage and not partial:
+            self.slots.allocator.give(slots[statuses == Status.OK])
+            return Shortage(shortage)
+        self.counters["no_space"] += sum(shortage.values())
+        put = self._place(session, request.put_id, headers, slots, statuses)
+        self._write_keys(parts, put)
+        writer.open(put)
+        return put.granted()
+
+    def _allocate(self, slot_bytes: U64) -> tuple[U32, U8, dict[int, int]]:
+        """(slots, statuses, missing slots by size), one entry a block."""
+        allocator, page_bytes = self.slots.allocator, self.slots.layout.page_bytes
+        slots = np.zeros(len(slot_bytes), dtype=np.uint32)
+        statuses = np.zeros(len(slot_bytes), dtype=np.uint8)
+        shortage: dict[int, int] = {}
+        for size in np.unique(slot_bytes).tolist():
+            blocks = np.flatnonzero(slot_bytes == size)
+            if size > page_bytes:
+                statuses[blocks] = Status.TOO_LARGE
+                continue
+            taken = allocator.take(size, len(blocks))
+            slots[blocks[: len(taken)]] = taken
+            if len(taken) < len(blocks):
+                statuses[blocks[len(taken) :]] = Status.NO_SPACE
+                shortage[size] = len(blocks) - len(taken)
+        return slots, statuses, shortage
+
+    def _place(self, session: int, put_id: int, headers: Headers, slots: U32, statuses: U8) -> Put:
+        """Puts WRITING headers in place and makes the put."""
+        count = len(slots)
+        blocks = np.flatnonzero(statuses == Status.OK)
+        generations = np.zeros(count, dtype=np.uint64)
+        generations[blocks] = self.slots.new_generations(len(blocks))
+        headers["word"] = words_of(SlotState.WRITING, generations)
+        headers["session"] = session
+        headers["put_id"] = put_id
+        whole = len(blocks) == count
+        granted = slots if whole else slots[blocks]
+        self.slots.headers.place(self.slots.rows(granted), headers if whole else headers[blocks])
+        self.slots.count_writing(granted, 1)
+        return Put(session, put_id, statuses, slots, generations, np.zeros(count, dtype=np.bool_))
+
+    def _write_keys(self, parts: list[Prepared], put: Put) -> None:
+        """Key text goes right behind the payload: the client writes the payload only."""
+        first = 0
+        for part in parts:
+            if part.keys:
+                here = slice(first, first + len(part.headers))
+                granted = np.flatnonzero(put.statuses[here] == Status.OK)
+                slots = put.slots[here][granted]
+                sizes = self.slots.allocator.slot_bytes[slots >> 16]
+                starts = self.slots.layout.data_offsets(slots, sizes) + part.headers["length"][
+                    granted
+                ].astype(np.int64)
+                for block, start in zip(granted.tolist(), starts.tolist(), strict=True):
+                    key = part.keys[block]
+                    self.slots.data[start : start + len(key)] = np.frombuffer(key, dtype=np.uint8)
+            first += len(part.headers)
+
+    def commit(self, session: int, put_ids: list[int]) -> list[bytes]:
+        """One Status byte a block for each put, in the order of its Begin: GONE where it was dropped meanwhile.
+        Unknown puts: no bytes. `last_serial` then says what a visible commit waits for. Raises NotFound (session)."""
+        writer = self.writers.get(session)
+        answers = []
+        for put_id in put_ids:
+            put = writer.puts.get(put_id)
+            if put is None:
+                answers.append(writer.finished.get(put_id, b""))
+            else:
+                answers.append(self._commit(put))
+                writer.close(put, answers[-1])
+        return answers
+
+    def _commit(self, put: Put) -> bytes:
+        blocks = put.open_blocks()
+        self.slots.count_writing(put.slots[blocks], -1)
+        doomed = put.doomed[blocks]
+        if doomed.any():
+            gone, blocks = blocks[doomed], blocks[~doomed]
+            self.slots.free(put.slots[gone], put.generations[gone])
+            put.statuses[gone] = Status.GONE
+            self.counters["blocks_gone"] += len(gone)
+        if len(blocks):
+            slots, generations = put.slots[blocks], put.generations[blocks]
+            rows = self.slots.rows(slots)
+            self.slots.headers.turn(rows, words_of(SlotState.COMMITTED, generations))
+            self.slots.committed += len(blocks)
+            self.counters["blocks_committed"] += len(blocks)
+            for op in entries(self.slots.headers.snapshot(rows), slots, self.keyspaces):
+                self.last_serial = self._sink.emit(op)
+            self._sink.written(slots, generations)
+        return put.statuses.tobytes()
+
+    def revoke(self, session: int, put_ids: list[int]) -> int:
+        """Gives these puts' slots back; their writer says (or its death does) that it writes no more.
+        Returns how many were open. Raises NotFound (session)."""
+        writer = self.writers.get(session)
+        puts = [writer.puts[put_id] for put_id in put_ids if put_id in writer.puts]
+        for put in puts:
+            blocks = put.open_blocks()
+            self.slots.count_writing(put.slots[blocks], -1)
+            self.slots.free(put.slots[blocks], put.generations[blocks])
+            put.statuses[blocks] = Status.GONE
+            writer.close(put, put.statuses.tobytes())
+        self.counters["puts_revoked"] += len(puts)
+        return len(puts)
+
+    def session_heartbeat(self, session: int, open_put_ids: list[int], newest_put_id: int) -> int:
+        """Revokes the session's puts up to `newest_put_id` that it doesn't list: answers that were lost."""
+        listed = set(open_put_ids)
+        lost = [put for put in self.writers.get(session).puts if put <= newest_put_id and put not in listed]
+        return self.revoke(session, lost)
+
+    def lane_begin(self, put_id: int, item: BeginItem, *, partial: bool) -> Granted | Shortage:
+        """Begin of the node's own threads; put ids are the lanes' own."""
+        return self.begin(LANES, Begin(LANES, put_id, [item]), partial=partial)
+
+    def validate(self) -> None:
+        """Raises AssertionError where headers, allocator and puts contradict each other."""
+        slots = self.slots
+        slots.allocator.validate()
+        writing: dict[int, int] = {}
+        committed = 0
+        for page in range(slots.layout.page_count):
+            numbers = slots.page_slots(page)
+            words = slots.headers.words[slots.rows(numbers)]
+            states = states_in(words)
+            assert (states <= SlotState.COMMITTED).all()
+            assert int((states == SlotState.FREE).sum()) == slots.allocator.free[page], page
+            assert int((states == SlotState.WRITING).sum()) == slots.writing[page], page
+            committed += int((states == SlotState.COMMITTED).sum())
+            held = states == SlotState.WRITING
+            writing.update(zip(numbers[held].tolist(), generations_in(words[held]).tolist(), strict=True))
+        assert committed == slots.committed
+        for put in self.writers.all_puts():
+            blocks = put.open_blocks()
+            for slot, generation in zip(
+                put.slots[blocks].tolist(), put.generations[blocks].tolist(), strict=True
+            ):
+                assert writing.pop(slot, None) == generation, (slot, generation)
+        assert not writing, "WRITING slots that no put owns"

@@ -1,0 +1,123 @@
+"""Removals that the master asked for: exact locations, and predicates that also hit slots being written."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.schemas.header import SlotState, keyspace_word
+from moonpool.schemas.messages import DropList, Status
+from moonpool.schemas.packed import U32, U64, u32s, u64s
+from moonpool.store_client.node.headers import DOOMED, generations_in, states_in, words_of
+from moonpool.store_client.node.puts import Writers
+from moonpool.store_client.node.slots import Slots
+
+FORWARDS_MAX = 1 << 16
+"""Moves remembered; beyond them the older half is forgotten, and a drop that missed leaves a surplus copy, which
+the master drops when the report of its move arrives."""
+
+SWEEP_PAGES = 64
+"""Pages that one step of a predicate drop looks through."""
+
+
+class Drops:
+    """Flips headers. COMMITTED slots are freed and reported; WRITING ones are doomed: their commit answers GONE, and
+    only their writer's end frees their space (I4)."""
+
+    def __init__(self, slots: Slots, writers: Writers) -> None:
+        self._slots = slots
+        self._writers = writers
+        # Where a move took (slot, generation), in two halves of which the older one is forgotten in turn.
+        self._forwards: dict[tuple[int, int], tuple[int, int]] = {}
+        self._older_forwards: dict[tuple[int, int], tuple[int, int]] = {}
+        self.sweeps = 0
+        """Predicate drops under way: meanwhile nothing may move to a page that they have passed."""
+
+    def exact(self, drops: list[DropList]) -> int:
+        """Drops what still is where the master says, or where a move took it. Returns bytes freed."""
+        total = 0
+        for drop in drops:
+            slots, generations = u32s(drop.slots), u64s(drop.generations)
+            if len(slots) == len(generations):
+                total += self._exact(drop.keyspace, *self._forward(slots, generations))
+        return total
+
+    def _exact(self, keyspace: bytes, slots: U32, generations: U64) -> int:
+        valid = self._slots.valid(slots)
+        slots, generations = slots[valid], generations[valid]
+        headers = self._slots.headers.snapshot(self._slots.rows(slots))
+        same = headers["keyspace"] == np.uint64(keyspace_word(keyspace))
+        committed = same & (headers["word"] == words_of(SlotState.COMMITTED, generations))
+        writing = same & (headers["word"] == words_of(SlotState.WRITING, generations))
+        gone = np.unique(slots[committed])  # a slot named twice is freed once
+        freed_bytes = self._slots.freed_bytes(gone)
+        self._slots.forget(gone)
+        self._doom(slots[writing])
+        return freed_bytes
+
+    def sweep(self, keyspace: bytes, hashes: NDArray[np.bytes_] | None, first_page: int) -> int:
+        """Drops whatever of these rows lies in SWEEP_PAGES pages from `first_page` on; None: the whole keyspace.
+        `hashes`: S32. Returns how many slots it hit."""
+        hit = 0
+        word = np.uint64(keyspace_word(keyspace))
+        fields = self._slots.headers.fields
+        for page in range(first_page, min(first_page + SWEEP_PAGES, self._slots.layout.page_count)):
+            slots = self._slots.page_slots(page)
+            if not len(slots):
+                continue
+            first = page * self._slots.layout.headers_per_page
+            headers = fields[first : first + len(slots)]
+            states = states_in(headers["word"])
+            wanted = (headers["keyspace"] == word) & (states != SlotState.FREE)
+            if hashes is not None and wanted.any():
+                wanted[wanted] = np.isin(headers["block_hash"][wanted], hashes)
+            writing = wanted & (states == SlotState.WRITING)
+            self._doom(slots[writing])
+            self._slots.forget(slots[wanted & ~writing])
+            hit += int(wanted.sum())
+        return hit
+
+    def _doom(self, slots: U32) -> None:
+        if not len(slots):
+            return
+        rows = self._slots.rows(slots)
+        headers = self._slots.headers.snapshot(rows)
+        self._slots.headers.fields["flags"][rows] |= DOOMED  # an adopting node knows it from here
+        generations = generations_in(headers["word"])
+        for session, put_id in set(zip(headers["session"].tolist(), headers["put_id"].tolist(), strict=True)):
+            put = self._writers.find_put(session, put_id)
+            if put is not None:
+                put.doomed |= np.isin(put.generations, generations) & (put.statuses == Status.OK)
+
+    # ------------------------------------------------------------ moves
+
+    def moved(self, slots: U32, generations: U64, new_slots: U32, new_generations: U64) -> None:
+        """Remembers a move: the master may name the old place until it has read the report."""
+        if len(self._forwards) >= FORWARDS_MAX // 2:
+            self._older_forwards, self._forwards = self._forwards, {}
+        old = zip(slots.tolist(), generations.tolist(), strict=True)
+        self._forwards.update(
+            zip(old, zip(new_slots.tolist(), new_generations.tolist(), strict=True), strict=True)
+        )
+
+    def _forward(self, slots: U32, generations: U64) -> tuple[U32, U64]:
+        """The same places after all moves."""
+        if not self._forwards:
+            return slots, generations
+        places = list(zip(slots.tolist(), generations.tolist(), strict=True))
+        for index, place in enumerate(places):
+            while (further := self._forwards.get(place) or self._older_forwards.get(place)) is not None:
+                place = further
+            places[index] = place
+        return (
+            np.array([slot for slot, _ in places], dtype=np.uint32),
+            np.array([generation for _, generation in places], dtype=np.uint64),
+        )
+
+
+def hash_set(packed: bytes, hash_bytes: int) -> NDArray[np.bytes_]:
+    """Packed hashes as the S32 array that headers are compared with."""
+    padded = np.zeros((len(packed) // hash_bytes, 32), dtype=np.uint8)
+    padded[:, :hash_bytes] = np.frombuffer(packed, dtype=np.uint8).reshape(-1, hash_bytes)
+    result: NDArray[np.bytes_] = padded.view("S32").reshape(-1)
+    return result

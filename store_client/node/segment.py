@@ -1,0 +1,169 @@
+"""The segment file: made, mapped, locked, found again. Never truncated, only unlinked: a mapped reader must not die."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import re
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from moonpool.schemas.errors import ConfigError
+from moonpool.schemas.header import HEADER_BYTES
+from moonpool.schemas.units import format_size
+from moonpool.store_client.host import boot_id
+from moonpool.store_client.node.placement import bind_to_numa_node, use_huge_pages
+from moonpool.store_client.node.layout import HEAD_BYTES, HEAD_MAGIC, Head, Layout
+
+logger = logging.getLogger(__name__)
+
+MADV_POPULATE_WRITE = 23
+PREFAULT_BYTES = 256 << 20
+
+
+class Segment:
+    """A mapped segment file under an exclusive flock. `adopted`: it holds what an earlier process left."""
+
+    def __init__(self, path: Path, fd: int, buffer: mmap.mmap, head: Head, adopted: bool) -> None:
+        self.path = path
+        self.head = head
+        self.adopted = adopted
+        self.buffer = buffer
+        self._fd = fd
+
+    def reserve_headers(self, page: int, slots: int) -> bool:
+        """Allocates the memory of a page's headers; idempotent."""
+        layout = self.head.layout
+        start = layout.header_offset + page * layout.headers_per_page * HEADER_BYTES
+        try:
+            os.posix_fallocate(self._fd, start, slots * HEADER_BYTES)
+        except OSError as error:
+            logger.error("no memory for the headers of page %d: %s", page, error.strerror)
+            return False
+        return True
+
+    def prefault(self, progress: Callable[[int, int], None]) -> None:
+        """Touches all pages, so that no put or get pays for it; `progress(done_bytes, all_bytes)` after each piece.
+        Changes no byte."""
+        layout = self.head.layout
+        end = layout.data_offset + layout.capacity_bytes
+        for start in range(layout.data_offset, end, PREFAULT_BYTES):
+            size = min(PREFAULT_BYTES, end - start)
+            populate(self.buffer, start, size)
+            progress(start + size - layout.data_offset, layout.capacity_bytes)
+
+    def unlink(self) -> None:
+        """Removes the file's name; whoever has it mapped keeps its memory."""
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+    def close(self) -> None:
+        """Gives up lock and descriptor. The file stays, to be adopted; the mapping goes with its last user."""
+        os.close(self._fd)
+
+
+def open_segment(
+    folder: str, name: str, layout: Layout, *, huge_pages: bool = False, numa_node: int = -1
+) -> Segment:
+    """The segment that an earlier node of this name left under this boot and in this size, or else a new one.
+
+    Others of this name are unlinked. Raises ConfigError: a node of that name runs, or there isn't enough memory.
+    """
+    pattern = re.compile(rf"moonpool-{os.getuid()}-{re.escape(name)}-[0-9a-f]{{32}}\.segment")
+    found: Segment | None = None
+    try:
+        paths = sorted(path for path in Path(folder).iterdir() if pattern.fullmatch(path.name))
+    except OSError as error:
+        raise ConfigError(source="settings", field="segment_dir", problem=str(error)) from error
+    for path in paths:
+        segment = _adopt(path, name, layout) if found is None else None
+        found = found or segment
+        if found is None or found.path != path:
+            logger.info("unlinking %s: not of this boot, size or version", path)
+            path.unlink(missing_ok=True)
+    if found is not None:
+        return found
+    return _create(Path(folder), name, layout, huge_pages, numa_node)
+
+
+def _adopt(path: Path, name: str, layout: Layout) -> Segment | None:
+    """The segment in a file, locked, or None where it is no good. Raises ConfigError where another node has it."""
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        if status.st_uid != os.getuid():
+            raise ConfigError(source="settings", field="name", problem=f"{path} is another user's")
+        _lock(fd, name)
+        head = Head.read(os.pread(fd, HEAD_BYTES, 0))
+        good = (
+            head is not None
+            and (head.boot_id, head.layout) == (boot_id(), layout)
+            and status.st_size == layout.file_bytes
+        )
+        if head is None or not good:
+            os.close(fd)
+            return None
+        return Segment(path, fd, mmap.mmap(fd, layout.file_bytes), head, adopted=True)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+        raise
+
+
+def _create(folder: Path, name: str, layout: Layout, huge_pages: bool, numa_node: int) -> Segment:
+    head = Head(secrets.token_bytes(16), boot_id(), layout)
+    path = folder / f"moonpool-{os.getuid()}-{name}-{head.segment.hex()}.segment"
+    _check_room(folder, layout)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        _lock(fd, name)
+        os.ftruncate(fd, layout.file_bytes)
+        buffer = mmap.mmap(fd, layout.file_bytes)
+        # Policies come before the memory they are to apply to.
+        if numa_node >= 0:
+            bind_to_numa_node(buffer, numa_node)
+        if huge_pages and use_huge_pages(buffer, layout.data_offset):
+            populate(buffer, layout.data_offset, layout.capacity_bytes)
+        os.posix_fallocate(fd, 0, HEAD_BYTES)
+        os.posix_fallocate(fd, layout.data_offset, layout.capacity_bytes)
+        packed = head.pack()
+        buffer[len(HEAD_MAGIC) : len(packed)] = packed[len(HEAD_MAGIC) :]
+        buffer[: len(HEAD_MAGIC)] = HEAD_MAGIC  # last: a file that was never finished has none
+    except OSError as error:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+        raise ConfigError(source="settings", field="size", problem=f"{path}: {error.strerror}") from error
+    return Segment(path, fd, buffer, head, adopted=False)
+
+
+def _check_room(folder: Path, layout: Layout) -> None:
+    status = os.statvfs(folder)
+    free_bytes = status.f_bavail * status.f_frsize
+    if free_bytes < layout.capacity_bytes + HEAD_BYTES:
+        raise ConfigError(
+            source="settings",
+            field="size",
+            problem=f"{format_size(layout.capacity_bytes)} wanted, {folder} has {format_size(free_bytes)} left",
+        )
+
+
+def _lock(fd: int, name: str) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(
+            source="settings", field="name", problem=f"a node named {name} is running on this host"
+        ) from None
+
+
+def populate(buffer: mmap.mmap, start: int, size_bytes: int) -> None:
+    """Makes a range of a mapping resident without changing it."""
+    try:
+        buffer.madvise(MADV_POPULATE_WRITE, start, size_bytes)
+    except OSError:  # a kernel before 5.14: reading one byte a page does the same
+        for offset in range(start, start + size_bytes, mmap.PAGESIZE):
+            buffer[offset]

@@ -1,0 +1,141 @@
+"""Slots, their headers, their memory and their generations: the state that the parts of NodeCore share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState, slot_number
+from moonpool.schemas.messages import Entries, Freed, Op
+from moonpool.schemas.packed import I64, U8, U32, U64
+from moonpool.store_client.node.allocator import Allocator
+from moonpool.store_client.node.headers import HeaderTable, Rows, generations_in, hash_column, words_of
+from moonpool.store_client.node.keyspaces import Keyspaces
+from moonpool.store_client.node.layout import generation_ceiling, page_table
+from moonpool.store_client.node.memory import Memory
+
+GENERATION_STRIDE = 1 << 20
+"""The ceiling in the head is raised by this much, before the first of them is used."""
+
+
+class Sink(Protocol):
+    """Where a core tells what it did, at the moment a header changed."""
+
+    @property
+    def naming(self) -> bool:
+        """Whether an inventory is under way: the master may not know of slots that it hasn't come to."""
+        ...
+
+    def emit(self, op: Op) -> int:
+        """Takes an op for the report stream; returns a serial to wait for."""
+        ...
+
+    def written(self, slots: U32, generations: U64) -> None:
+        """These were committed, and have no checksum yet."""
+        ...
+
+
+class Slots:
+    """Everything about slots except who may write them."""
+
+    def __init__(self, memory: Memory, keyspaces: Keyspaces, sink: Sink) -> None:
+        layout = self.layout = memory.head.layout
+        self.memory = memory
+        self.keyspaces = keyspaces
+        self.sink = sink
+        self.headers = HeaderTable(memory.buffer, layout)
+        self.data: U8 = np.frombuffer(memory.buffer, dtype=np.uint8)
+        self.allocator = Allocator(layout, page_table(memory.buffer, layout), memory.reserve_headers)
+        self.writing: I64 = np.zeros(layout.page_count, dtype=np.int64)
+        self.committed = 0
+        self._ceiling = generation_ceiling(memory.buffer)
+        # All below the ceiling may have been used by an earlier life of this segment. 0 means "not there".
+        self.next_generation = max(int(self._ceiling[0]), 1)
+
+    def new_generations(self, count: int) -> U64:
+        """Generations that were never used in this segment, ascending."""
+        first = self.next_generation
+        self.next_generation += count
+        if self.next_generation > self._ceiling[0]:
+            self._ceiling[0] = self.next_generation + GENERATION_STRIDE
+        return np.arange(first, first + count, dtype=np.uint64)
+
+    def rows(self, slots: U32) -> Rows:
+        """Header rows of slots."""
+        return self.layout.header_rows(slots)
+
+    def valid(self, slots: U32) -> NDArray[np.bool_]:
+        """Which slot numbers exist as pages are cut now."""
+        return self.layout.find(slots, np.zeros(len(slots), dtype=np.uint64), self.allocator.slot_bytes)[1]
+
+    def page_slots(self, page: int) -> U32:
+        """All slots of a page."""
+        first = slot_number(page, 0)
+        return np.arange(first, first + int(self.allocator.slots[page]), dtype=np.uint32)
+
+    def count_writing(self, slots: U32, step: int) -> None:
+        """Keeps how many WRITING slots each page has: those can't move."""
+        np.add.at(self.writing, slots >> SLOT_INDEX_BITS, step)
+
+    def free(self, slots: U32, generations: U64) -> None:
+        """Turns headers to FREE, then gives the slots back."""
+        self.headers.turn(self.rows(slots), words_of(SlotState.FREE, generations))
+        self.allocator.give(slots)
+
+    def forget(self, slots: U32) -> None:
+        """Frees COMMITTED slots and reports it."""
+        if len(slots):
+            headers = self.headers.snapshot(self.rows(slots))
+            self.free(slots, generations_in(headers["word"]))
+            self.committed -= len(slots)
+            for op in freed(headers, slots, self.keyspaces):
+                self.sink.emit(op)
+
+    def freed_bytes(self, slots: U32) -> int:
+        """Bytes that slots take."""
+        return int(self.allocator.slot_bytes[slots >> SLOT_INDEX_BITS].sum(dtype=np.int64))
+
+
+def by_keyspace(headers: Headers, keyspaces: Keyspaces) -> Iterator[tuple[bytes, int, NDArray[np.intp]]]:
+    """(digest, hash bytes, indices) of each keyspace among `headers`; unknown ones are left out."""
+    words = headers["keyspace"]
+    for word in np.unique(words).tolist():
+        digest = keyspaces.digest_of(word)
+        if digest is not None:
+            yield digest, keyspaces.spec(digest).hash_bytes, np.flatnonzero(words == word)
+
+
+def entries(headers: Headers, slots: U32, keyspaces: Keyspaces) -> list[Entries]:
+    """What these committed slots hold, as columns for a report."""
+    return [
+        Entries(
+            digest,
+            part["rank"].tobytes(),
+            part["position"].tobytes(),
+            hash_column(part, "block_hash", hash_bytes),
+            hash_column(part, "parent_hash", hash_bytes),
+            slots[index].tobytes(),
+            generations_in(part["word"]).tobytes(),
+            part["length"].tobytes(),
+        )
+        for digest, hash_bytes, index in by_keyspace(headers, keyspaces)
+        for part in (headers[index],)
+    ]
+
+
+def freed(headers: Headers, slots: U32, keyspaces: Keyspaces) -> list[Freed]:
+    """The same for slots that were freed."""
+    return [
+        Freed(
+            digest,
+            part["rank"].tobytes(),
+            hash_column(part, "block_hash", hash_bytes),
+            slots[index].tobytes(),
+            generations_in(part["word"]).tobytes(),
+        )
+        for digest, hash_bytes, index in by_keyspace(headers, keyspaces)
+        for part in (headers[index],)
+    ]
