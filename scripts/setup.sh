@@ -44,6 +44,8 @@ if [ ! -x "$VENV/bin/pip" ]; then
 fi
 ldconfig -p 2>/dev/null | grep -q 'libnuma\.so\.1' || [ -e /usr/lib/"$(uname -m)"-linux-gnu/libnuma.so.1 ] ||
     need_packages "vLLM's CPU build loads it" libnuma1
+ldconfig -p 2>/dev/null | grep -q 'libibverbs\.so\.1' || [ -e /usr/lib/"$(uname -m)"-linux-gnu/libibverbs.so.1 ] ||
+    need_packages "Mooncake's wheel loads it, also without RDMA" libibverbs1
 
 # -qq: errors only; an index that lacks a package is not worth a line.
 pip() { "$VENV/bin/python" -m pip "$@"; }
