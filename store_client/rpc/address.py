@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,14 +44,11 @@ def check_unix_path(path: str) -> str:
 
 
 def dial(address: Address, deadline_s: float) -> socket.socket:
-    """A connected socket. Raises OSError, TimeoutError at `deadline_s` (monotonic).
-
-    Name resolution is the system's and keeps no deadline of ours: give numeric addresses where that matters.
-    """
+    """A connected socket. Raises OSError, TimeoutError at `deadline_s` (monotonic)."""
     if address.path:
         return _connect(socket.AF_UNIX, address.path, deadline_s)
     failure = OSError(f"no address of {address.host}")
-    for family, _, _, _, target in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+    for family, _, _, _, target in _resolve(address.host, address.port, deadline_s):
         try:
             sock = _connect(family, target, deadline_s)
         except TimeoutError:
@@ -68,6 +68,26 @@ def set_tcp_options(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def _resolve(host: str, port: int, deadline_s: float) -> list[tuple[Any, ...]]:
+    with contextlib.suppress(socket.gaierror):
+        return _lookup(host, port, socket.AI_NUMERICHOST)
+    # The system's resolver knows no deadline, so it runs in a thread, which is left behind where it is too slow.
+    found: Future[list[tuple[Any, ...]]] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(_lookup(host, port, 0))
+        except OSError as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name=f"resolve {host}", daemon=True).start()
+    return found.result(max(0.0, deadline_s - time.monotonic()))
+
+
+def _lookup(host: str, port: int, flags: int) -> list[tuple[Any, ...]]:
+    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
 
 
 def _connect(family: int, target: Any, deadline_s: float) -> socket.socket:

@@ -63,20 +63,18 @@ class RpcConnection:
         if os.getpid() != self._pid:
             raise UsedAfterFork(what=f"the connection to {self.address}", pid=self._pid)
         start_s = time.monotonic()
-        body = encode(message)
-        answered = False
         self.unanswered = True
         try:
             sock = self._sock or self._connect(deadline_s)
-            self._check_size(message, len(body))
-            reply = self._exchange(sock, body, deadline_s)
-            answered = True
-        except (TimeoutError, OSError) as error:
-            raise self._explain(error, message, deadline_s - start_s) from error
-        finally:
-            # After a failure, a KeyboardInterrupt too, an old reply may still come: never used again.
-            if not answered:
-                self.close()
+            reply = self._exchange(sock, self._encode(message), deadline_s)
+        except TooLarge:  # nothing was sent
+            raise
+        except BaseException as error:
+            # A KeyboardInterrupt too: the reply may still come, and must not be taken for another's.
+            self.close()
+            if isinstance(error, OSError):
+                raise self._explain(error, message, deadline_s - start_s) from error
+            raise
         if isinstance(reply, Failed):
             raise from_wire(reply.code, reply.message)
         return reply
@@ -99,19 +97,23 @@ class RpcConnection:
         self._sock = sock = dial(self._target, deadline_s)
         self._reader = FrameReader(self.address)
         try:
-            reply = self._exchange(sock, encode(self._hello), deadline_s)
-        except BrokenPipeError:
-            reply = self._receive(sock, deadline_s)[1]  # a server that refuses may say why before it closes
+            self.welcome = self._greet(sock, deadline_s)
+        except BaseException:
+            self.close()
+            raise
+        self.unanswered = True
+        self._reader.limit_bytes = FRAME_BYTES_MAX
+        return sock
+
+    def _greet(self, sock: socket.socket, deadline_s: float) -> Welcome:
+        reply = self._exchange(sock, encode(self._hello), deadline_s)
         if isinstance(reply, Failed):
             raise from_wire(reply.code, reply.message)
         if not isinstance(reply, Welcome):
             raise ProtocolError(peer=self.address, reason=f"{type(reply).__name__} in answer to Hello")
         if reply.protocol != PROTOCOL_VERSION:
             raise VersionMismatch(ours=PROTOCOL_VERSION, theirs=reply.protocol)
-        self.welcome = reply
-        self.unanswered = True
-        self._reader.limit_bytes = FRAME_BYTES_MAX
-        return sock
+        return reply
 
     def _exchange(self, sock: socket.socket, body: bytes, deadline_s: float) -> Message:
         self._last_id = request_id = (self._last_id & (ID_MASK >> 1)) + 1
@@ -139,12 +141,13 @@ class RpcConnection:
         except Exception as error:  # strange bytes make a decoder raise many things
             raise ProtocolError(peer=self.address, reason=f"a reply that isn't one: {error}") from error
 
-    def _check_size(self, message: Message, size_bytes: int) -> None:
+    def _encode(self, message: Message) -> bytes:
+        body = encode(message)
         assert self.welcome is not None
         limit_bytes = min(self.welcome.frame_bytes_max, FRAME_BYTES_MAX) - 4
-        if size_bytes > limit_bytes:
-            what = type(message).__name__
-            raise TooLarge(what=what, size_bytes=size_bytes, limit_bytes=limit_bytes)
+        if len(body) > limit_bytes:
+            raise TooLarge(what=type(message).__name__, size_bytes=len(body), limit_bytes=limit_bytes)
+        return body
 
     def _explain(self, error: OSError, message: Message, timeout_s: float) -> MoonpoolError:
         what = type(message).__name__
@@ -168,11 +171,8 @@ class ConnectionPool:
         self._changed = threading.Condition()
         self._closed = False
         self._pid = os.getpid()
-
-    @property
-    def welcome(self) -> Welcome | None:
-        """What the server last said of itself, on any connection; None before the first one."""
-        return next((c.welcome for c in reversed(self._free) if c.welcome is not None), None)
+        self.welcome: Welcome | None = None
+        """What the server last said of itself, on any connection."""
 
     def call(self, message: Message, deadline_s: float) -> Message:
         """As RpcConnection.call, from any thread. Raises also Closed and UsedAfterFork.
@@ -225,6 +225,7 @@ class ConnectionPool:
         with self._changed:
             if self._closed:
                 connection.close()
+            self.welcome = connection.welcome or self.welcome
             self._free.append(connection)
             self._changed.notify()
 

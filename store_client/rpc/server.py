@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -14,6 +15,8 @@ from moonpool.schemas.messages import Message
 from moonpool.store_client.rpc.address import check_unix_path
 from moonpool.store_client.rpc.peer import Handler, Limits
 from moonpool.store_client.rpc.server_connection import ServerConnection, Service
+
+log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 CLOSE_WAIT_S = 1.0
@@ -86,15 +89,19 @@ class RpcServer:
             self._sweep.cancel()
         for connection in list(self._service.connections):
             connection.close()
-        end_s = time.monotonic() + CLOSE_WAIT_S
-        while self._service.connections and time.monotonic() < end_s:
-            await asyncio.sleep(0.005)
-        for connection in list(self._service.connections):
-            connection.abort("the server closes")
-        while self._service.connections or self._service.tasks:
-            await asyncio.sleep(0.005)
+        if not await self._ended():
+            for connection in list(self._service.connections):
+                connection.abort("the server closes")
+            if not await self._ended():
+                log.error("%s leaves requests behind that don't end", self._service.name)
         for listener in self._listeners:
             await listener.wait_closed()
+
+    async def _ended(self) -> bool:
+        end_s = time.monotonic() + CLOSE_WAIT_S
+        while (busy := self._service.connections or self._service.tasks) and time.monotonic() < end_s:
+            await asyncio.sleep(0.005)
+        return not busy
 
     async def _listen(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()

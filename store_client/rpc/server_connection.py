@@ -259,7 +259,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._greeted = True
         self.hello = hello
-        self.name = f"{hello.role} {hello.client} ({self.name})"
+        self.name = f"{_printable(hello.role)} {_printable(hello.client)} ({self.name})"
         limit_bytes = service.limits.frame_bytes_max
         self._reader.limit_bytes = limit_bytes
         self._send(request_id, Welcome(PROTOCOL_VERSION, service.name, service.handler.epoch, limit_bytes))
@@ -268,22 +268,22 @@ class ServerConnection(asyncio.Protocol):
     def _handle(self, request_id: int, message: Message) -> None:
         try:
             reply = self._service.handler.handle(message, self)
+            if isinstance(reply, Message):
+                self._send(request_id, reply)
+                return
         except Exception as error:  # noqa: BLE001 - _failed logs it
-            reply = self._failed(message, error)
-        if isinstance(reply, Message):
-            self._send(request_id, reply)
-        else:
-            task = self._loop.create_task(self._finish(request_id, message, reply))
-            self._tasks.add(task)
-            self._service.tasks.add(task)
-            task.add_done_callback(self._finished)
+            self._send(request_id, self._failed(message, error))
+            return
+        task = self._loop.create_task(self._finish(request_id, message, reply))
+        self._tasks.add(task)
+        self._service.tasks.add(task)
+        task.add_done_callback(self._finished)
 
     async def _finish(self, request_id: int, message: Message, awaitable: Awaitable[Message]) -> None:
         try:
-            reply = await awaitable
+            self._send(request_id, await awaitable)
         except Exception as error:  # noqa: BLE001 - _failed logs it
-            reply = self._failed(message, error)
-        self._send(request_id, reply)
+            self._send(request_id, self._failed(message, error))
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -334,3 +334,8 @@ class ServerConnection(asyncio.Protocol):
 
 def _older(since_s: float | None, now_s: float, limit_s: float) -> bool:
     return since_s is not None and now_s - since_s > limit_s
+
+
+def _printable(text: str) -> str:
+    """A peer's own words, fit for one line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in text[:64])

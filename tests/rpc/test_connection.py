@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -110,7 +111,31 @@ def test_too_large_requests_and_replies_are_told_without_losing_the_connection()
         with pytest.raises(TooLarge, match="Present is"):
             pool.call(Locate(KEYSPACE, rank=20_000), soon())
         assert pool.call(MATCH, soon()) == Matched([5, 64])
+        assert server.handler.connects == 1
         pool.close()
+
+
+def test_a_resolver_that_hangs_costs_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def hanging(host: str, port: int, *, flags: int, **_: object) -> list[object]:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror
+        go_on.wait(10)
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", hanging)
+    pool = ConnectionPool("master.example:1", HELLO, decode_from_master)
+    start_s = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        pool.call(MATCH, soon(0.1))
+    assert time.monotonic() - start_s < 0.5
+    go_on.set()
+    with pytest.raises(RpcFailed, match="Temporary failure in name resolution"):
+        pool.call(MATCH, soon())
+    for thread in threading.enumerate():
+        if thread.name.startswith("resolve"):
+            thread.join(5)
 
 
 def test_threads_share_a_pool_and_never_get_each_others_replies(server: ThreadedServer) -> None:
