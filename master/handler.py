@@ -1,0 +1,156 @@
+"""The master's requests: from connections to the core, and from the core to the nodes' connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+
+import msgspec
+
+from moonpool.master.confirmations import Confirmations, DropKey
+from moonpool.master.core import MasterCore, Origin
+from moonpool.schemas.clock import Clock
+from moonpool.schemas.errors import InvalidParams
+from moonpool.schemas.messages import (
+    Announce,
+    Check,
+    Clear,
+    ClusterMap,
+    Drop,
+    Heartbeat,
+    Message,
+    Need,
+    Remove,
+    Removed,
+    Report,
+    StatusReport,
+)
+from moonpool.store_client.rpc.peer import Peer
+
+log = logging.getLogger(__name__)
+
+WAIT_MS_MAX = 60_000
+TICK_S = 0.2
+
+
+class MasterHandler:
+    """A Handler (store_client/rpc/peer.py) before a MasterCore. `address` goes into cluster maps."""
+
+    def __init__(self, core: MasterCore, clock: Clock) -> None:
+        self.address = ""
+        self._core = core
+        self._clock = clock
+        self._nodes: dict[bytes, Peer] = {}
+        """The connection on which each segment was last announced: pushes for it go there."""
+        self._confirmations = Confirmations()
+        self._peers = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def epoch(self) -> int:
+        """See Handler."""
+        return self._core.epoch
+
+    # ------------------------------------------------------------ requests
+
+    def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
+        """See Handler. Only a removal that nodes must confirm is awaitable."""
+        if isinstance(message, (Report, Heartbeat, Need)):
+            self._check_segment(message.segment, peer)
+        elif isinstance(message, Announce):
+            self._check_announce(message, peer)
+        origin = Origin(peer.hello.host, peer.hello.tenant, peer.data.get("segment"))
+        outcome = self._core.handle(message, self._clock.now_s(), origin)
+        if isinstance(message, Announce):
+            self._adopt(message, peer)
+        if outcome.confirmed:
+            self._confirmations.confirm(outcome.confirmed)
+        reply = outcome.reply
+        if outcome.awaits:
+            assert isinstance(message, (Remove, Clear))
+            assert isinstance(reply, Removed)
+            wait_s = min(max(message.wait_ms, 0), WAIT_MS_MAX) / 1000
+            # Before the pushes, and not in a task: no confirmation can come too early to be seen.
+            reachable = [key for key in outcome.awaits if key[0] in self._nodes]
+            waiting = self._confirmations.expect(reachable, wait_s)
+            self._push(outcome.pushes)
+            away = [key for key in outcome.awaits if key not in reachable]
+            return self._confirmed(reply, away, waiting)
+        if outcome.pushes:
+            self._push(outcome.pushes)
+        if isinstance(reply, ClusterMap):
+            return msgspec.structs.replace(reply, masters=[self.address])
+        if isinstance(reply, StatusReport):
+            return StatusReport(
+                {**reply.facts, "connections": self._peers, "nodes_connected": len(self._nodes)}
+            )
+        return reply
+
+    async def _confirmed(
+        self, reply: Removed, away: list[DropKey], waiting: asyncio.Future[list[DropKey]]
+    ) -> Message:
+        pending = {self._name(segment) for segment, _ in [*away, *await waiting]}
+        return msgspec.structs.replace(reply, pending=sorted(pending))
+
+    def _name(self, segment: bytes) -> str:
+        peer = self._nodes.get(segment)
+        return peer.data["node"] if peer is not None else segment.hex()
+
+    # ------------------------------------------------------------ nodes and their connections
+
+    def connected(self, peer: Peer) -> None:
+        """See Handler."""
+        self._peers += 1
+
+    def disconnected(self, peer: Peer) -> None:
+        """See Handler. A node that has announced itself anew elsewhere meanwhile isn't gone."""
+        self._peers -= 1
+        segment = peer.data.get("segment")
+        if segment is not None and self._nodes.get(segment) is peer:
+            del self._nodes[segment]
+            log.info("node %s disconnected", peer.data["node"])
+            self._push(self._core.node_disconnected(segment, self._clock.now_s()))
+
+    def _check_segment(self, segment: bytes, peer: Peer) -> None:
+        if self._nodes.get(segment) is not peer:
+            allowed = "the one announced on this connection, and not since on another"
+            raise InvalidParams(field="segment", value=segment.hex(), allowed=allowed)
+
+    def _check_announce(self, message: Announce, peer: Peer) -> None:
+        earlier = peer.data.get("segment", message.info.segment)
+        if earlier != message.info.segment:
+            value = message.info.segment.hex()
+            raise InvalidParams(field="segment", value=value, allowed="one segment a connection")
+
+    def _adopt(self, message: Announce, peer: Peer) -> None:
+        segment = message.info.segment
+        earlier = self._nodes.get(segment)
+        self._nodes[segment] = peer
+        peer.data.update(segment=segment, node=message.info.node)
+        if earlier is not peer:
+            log.info("node %s announces segment %s from %s", message.info.node, segment.hex(), peer.name)
+            if earlier is not None:
+                earlier.close()
+
+    def _push(self, pushes: Sequence[tuple[bytes, Drop | Check]]) -> None:
+        for segment, message in pushes:
+            peer = self._nodes.get(segment)
+            # A node that isn't there learns it by its next inventory.
+            if peer is not None:
+                peer.push(message)
+
+    # ------------------------------------------------------------ ticks
+
+    def start_ticks(self) -> None:
+        """Time passes for the core from now on."""
+        try:
+            self._push(self._core.tick(self._clock.now_s()))
+        except Exception:
+            log.exception("a tick failed")
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self.start_ticks)
+
+    def stop_ticks(self) -> None:
+        """The reverse."""
+        if self._timer is not None:
+            self._timer.cancel()

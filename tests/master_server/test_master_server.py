@@ -1,0 +1,248 @@
+"""A real master behind real connections: pushes, confirmations, take-overs, disconnects."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from support.report_node import KEYSPACE, ReportNode, chain
+
+from moonpool.master.server import MasterServer
+from moonpool.schemas.config import MasterSettings
+from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
+from moonpool.schemas.framing import PROTOCOL_VERSION
+from moonpool.schemas.messages import (
+    Check,
+    ClusterMap,
+    Drop,
+    GetClusterMap,
+    GetStatus,
+    Hello,
+    Locate,
+    Located,
+    Match,
+    Matched,
+    Message,
+    NodeState,
+    Remove,
+    Removed,
+    ReportBad,
+    RunSlice,
+    StatusReport,
+    decode_from_master,
+)
+from moonpool.schemas.packed import join_hashes
+from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
+
+HASHES = chain(10)
+MATCH = Match(KEYSPACE, [(0, join_hashes(HASHES))])
+
+
+@pytest.fixture
+async def master() -> AsyncIterator[str]:
+    """Its address."""
+    server = MasterServer(MasterSettings(port=0, heartbeat_s=0.2, suspect_after_s=0.6, lost_after_s=1.2))
+    yield await server.start()
+    await server.close()
+
+
+@pytest.fixture
+async def client(master: str) -> AsyncIterator[AsyncRpcConnection]:
+    hello = Hello(PROTOCOL_VERSION, role="client", client="test")
+    connection = await AsyncRpcConnection.connect(master, hello, decode_from_master, timeout_s=2)
+    yield connection
+    await connection.close()
+
+
+async def ready(client: AsyncRpcConnection) -> int:
+    reply = await client.call(MATCH, 2)
+    assert isinstance(reply, Matched)
+    return reply.ready[0]
+
+
+async def state(client: AsyncRpcConnection) -> NodeState | None:
+    reply = await client.call(GetClusterMap(), 2)
+    assert isinstance(reply, ClusterMap)
+    return reply.nodes[0].state if reply.nodes else None
+
+
+async def until(node_state: NodeState | None, client: AsyncRpcConnection, timeout_s: float = 4.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while await state(client) != node_state:
+            await asyncio.sleep(0.05)
+
+
+async def removed(client: AsyncRpcConnection, wait_ms: int) -> tuple[Removed, float]:
+    start_s = time.monotonic()
+    message = Remove(KEYSPACE, join_hashes(HASHES[5:6]), force=True, wait_ms=wait_ms)
+    reply = await client.call(message, 5)
+    assert isinstance(reply, Removed)
+    return reply, time.monotonic() - start_s
+
+
+async def test_what_a_node_reports_is_matched_and_located(master: str, client: AsyncRpcConnection) -> None:
+    node = ReportNode()
+    await node.join(master, HASHES)
+    assert await ready(client) == 10
+    reply = await client.call(Locate(KEYSPACE, 0, [RunSlice(HASHES[-1], 0, 10)]), 2)
+    assert isinstance(reply, Located)
+    assert reply.segments == [node.segment]
+    await node.close()
+
+
+async def test_an_unknown_keyspace_is_told_as_such(client: AsyncRpcConnection) -> None:
+    with pytest.raises(KeyspaceUnknown):
+        await client.call(MATCH, 2)
+
+
+async def test_the_map_names_the_master_and_the_status_counts_connections(
+    master: str, client: AsyncRpcConnection
+) -> None:
+    node = ReportNode()
+    await node.join(master, [])
+    cluster = await client.call(GetClusterMap(), 2)
+    assert isinstance(cluster, ClusterMap)
+    assert cluster.masters == [master]
+    assert client.welcome is not None
+    assert cluster.epoch == client.welcome.epoch == node.epoch
+    status = await client.call(GetStatus(), 2)
+    assert isinstance(status, StatusReport)
+    assert (status.facts["connections"], status.facts["nodes_connected"]) == (2, 1)
+    await node.close()
+
+
+async def test_a_removal_waits_for_its_node(master: str, client: AsyncRpcConnection) -> None:
+    node = ReportNode(confirms=False)
+    await node.join(master, HASHES)
+    removal = asyncio.create_task(removed(client, wait_ms=3000))
+    async with asyncio.timeout(2):
+        while not node.pushes:
+            await asyncio.sleep(0.01)
+    assert await ready(client) == 5
+    assert not removal.done()
+    drop = node.pushes[0]
+    assert isinstance(drop, Drop)
+    await node.confirm(drop)
+    reply, took_s = await removal
+    assert reply == Removed(count=5, skipped=0, pending=[])
+    assert took_s < 2
+    await node.close()
+
+
+async def test_a_node_that_does_not_confirm_is_named_after_the_deadline(
+    master: str, client: AsyncRpcConnection
+) -> None:
+    node = ReportNode("slow", confirms=False)
+    await node.join(master, HASHES)
+    reply, took_s = await removed(client, wait_ms=200)
+    assert reply == Removed(count=5, skipped=0, pending=["slow"])
+    assert 0.19 < took_s < 1
+    await node.close()
+
+
+async def test_many_removals_at_once_each_get_their_answer(master: str, client: AsyncRpcConnection) -> None:
+    node = ReportNode()
+    await node.join(master, HASHES)
+    calls = [client.call(Remove(KEYSPACE, one, force=True, wait_ms=3000), 5) for one in reversed(HASHES)]
+    assert await asyncio.gather(*calls) == [Removed(1, 0, [])] * 10
+    await node.close()
+
+
+async def test_a_bad_report_reaches_the_node(master: str, client: AsyncRpcConnection) -> None:
+    node = ReportNode()
+    await node.join(master, HASHES)
+    await client.call(ReportBad(KEYSPACE, 0, HASHES[3], node.segment, 3, 4), 2)
+    assert await ready(client) == 3
+    async with asyncio.timeout(2):
+        while not node.pushes:
+            await asyncio.sleep(0.01)
+    check = node.pushes[0]
+    assert isinstance(check, Check)
+    assert (check.block_hash, check.slot, check.generation) == (HASHES[3], 3, 4)
+    await node.close()
+
+
+async def test_a_segment_that_announces_again_takes_its_pushes_along(
+    master: str, client: AsyncRpcConnection
+) -> None:
+    old, new = ReportNode(confirms=False), ReportNode()
+    await old.join(master, HASHES)
+    await new.join(master, HASHES)
+    await asyncio.wait_for(old.connection.closed, 2)  # told by the end of its connection
+    assert await ready(client) == 10  # and that end was no disconnect of the segment
+    reply, _ = await removed(client, wait_ms=3000)
+    assert reply.pending == []
+    assert len(new.pushes) == 1
+    assert not old.pushes
+    await new.close()
+    await old.close()
+
+
+async def test_reports_are_taken_from_the_announced_connection_only(master: str) -> None:
+    node, other = ReportNode("a"), ReportNode("b")
+    await node.join(master, HASHES)
+    await other.connect(master)
+    with pytest.raises(InvalidParams, match="announced on this connection"):
+        other.epoch = node.epoch
+        await other.heartbeat()
+    await other.announce()
+    other.segment = node.segment
+    with pytest.raises(InvalidParams, match="announced on this connection"):
+        await other.heartbeat()
+    with pytest.raises(InvalidParams, match="one segment a connection"):
+        await other.announce()
+    await node.close()
+    await other.close()
+
+
+async def test_a_disconnected_node_is_not_matched_until_it_is_back(
+    master: str, client: AsyncRpcConnection
+) -> None:
+    node = ReportNode()
+    await node.join(master, HASHES)
+    await node.close()
+    await until(NodeState.SUSPECT, client)
+    assert await ready(client) == 0
+    await node.join(master, HASHES)
+    await until(NodeState.LIVE, client)
+    assert await ready(client) == 10
+    await node.close()
+
+
+async def test_a_silent_node_becomes_suspect_and_then_lost(master: str, client: AsyncRpcConnection) -> None:
+    node = ReportNode()
+    await node.join(master, HASHES)
+    for _ in range(5):
+        await node.heartbeat()
+        await asyncio.sleep(0.2)
+    assert await ready(client) == 10
+    await until(NodeState.SUSPECT, client)
+    assert await ready(client) == 0
+    async with asyncio.timeout(4):
+        while await state(client) not in (NodeState.LOST, None):
+            await asyncio.sleep(0.05)
+    assert await ready(client) == 0
+    await node.close()
+
+
+@pytest.mark.parametrize("wait_ms", [-5, 0])
+async def test_a_removal_that_does_not_wait_says_who_is_pending(
+    master: str, client: AsyncRpcConnection, wait_ms: int
+) -> None:
+    node = ReportNode(confirms=False)
+    await node.join(master, HASHES)
+    reply, took_s = await removed(client, wait_ms)
+    assert reply.pending == ["n1"]
+    assert took_s < 0.5
+    await node.close()
+
+
+async def test_many_clients_requests_at_once(master: str, client: AsyncRpcConnection) -> None:
+    node = ReportNode()
+    await node.join(master, HASHES)
+    messages: list[Message] = [GetClusterMap(), GetStatus(), MATCH] * 50
+    replies = await asyncio.gather(*(client.call(message, 2) for message in messages))
+    assert [type(reply) for reply in replies] == [ClusterMap, StatusReport, Matched] * 50
+    await node.close()
