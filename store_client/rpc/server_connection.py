@@ -160,7 +160,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _turn(self, data: bytes = b"") -> None:
         self._turn_due = False
-        if self._closing_since_s is not None:
+        if self._closing_since_s is not None or self._transport.is_closing():
             return
         self._in_turn = True
         try:
@@ -202,7 +202,7 @@ class ServerConnection(asyncio.Protocol):
         if rest and not self._blocked:
             self._wake()
         read = not rest and not self._blocked
-        if read != self._reading:
+        if read != self._reading and not self._transport.is_closing():
             self._reading = read
             if read:
                 self._transport.resume_reading()

@@ -276,6 +276,28 @@ def test_a_reset_connection_is_gone(server: ThreadedServer) -> None:
     assert waits_until(lambda: server.handler.disconnects == 1)
 
 
+def test_floods_that_end_in_a_reset_leave_no_trace(process: ServerProcess) -> None:
+    noise = random.Random(5)
+    requests = [
+        MATCH,
+        Remove(KEYSPACE, b"", wait_ms=5),
+        Locate(KEYSPACE, rank=100_000),
+        Unpin(KEYSPACE, bytes(50)),
+    ]
+    frames = b"".join(encode_frame(2 + i, encode(requests[i % 4])) for i in range(400))
+    before = process.descriptors()
+    for _ in range(60):
+        with RawPeer(process.address) as peer:
+            peer.greet()
+            peer.socket.sendall(frames[: noise.randrange(len(frames))])
+            time.sleep(noise.random() * 0.01)
+            if noise.random() < 0.7:
+                peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert is_served(process.address)
+    assert waits_until(lambda: process.descriptors() <= before)
+    assert "Traceback" not in process.output()
+
+
 def test_more_requests_than_may_be_under_way_wait_their_turn() -> None:
     with ThreadedServer(Limits(inflight_max=10)) as server, RawPeer(server.address) as peer:
         peer.greet()
