@@ -7,7 +7,7 @@ STAMP := $(VENV)/.setup-done
 # Tests with these marks start real engines or servers. They run last, so that a plain mistake shows in seconds.
 SLOW := vllm or etcd or mooncake or browser
 
-.PHONY: help setup demo serve test test-fast soak lint format bench clean
+.PHONY: help setup demo serve test test-fast soak lint format bench docs clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 	@touch $@
 
 demo: $(STAMP) ## two vLLM engines that share a pool, on this machine
-	@$(VENV)/bin/moonpool demo
+	@$(VENV)/bin/moonpool demo --cache .cache
 
 serve: $(STAMP) ## a master and a node on this machine
 	@$(VENV)/bin/moonpool serve
@@ -45,6 +45,9 @@ soak: $(STAMP) ## the long forms of the randomised tests
 
 bench: $(STAMP) ## what the pool costs on this machine
 	@$(VENV)/bin/moonpool bench
+
+docs: $(STAMP) ## the tables in README.md and docs/ that come from the code
+	$(PYTHON_IN_VENV) scripts/docs_tables.py
 
 clean: ## everything that can be made again
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -22,6 +22,8 @@ Size = Annotated[str | None, typer.Option(help="DRAM to contribute, for example 
 Name = Annotated[str | None, typer.Option(help="Names the node and the segment that it adopts again.")]
 SegmentDir = Annotated[str | None, typer.Option(help="Where the segment file lies: tmpfs or hugetlbfs.")]
 
+Advertise = Annotated[str | None, typer.Option(help="Address by which other hosts reach this one.")]
+
 
 def master(
     host: Host = None,
@@ -31,12 +33,14 @@ def master(
     verbose: Verbose = False,
 ) -> None:
     """Run a master: it knows which block is where, and holds no payload."""
-    from moonpool.master.app import run_master
     from moonpool.schemas.config import MasterSettings
 
-    log_to_stderr(verbose)
     flags = {"host": host, "port": port}
-    run_master(loaded(MasterSettings, file=config, flags=flags, assignments=assignments).settings)
+    settings = loaded(MasterSettings, file=config, flags=flags, assignments=assignments).settings
+    log_to_stderr(verbose)
+    from moonpool.master.app import run_master
+
+    run_master(settings)
 
 
 def node(
@@ -45,6 +49,7 @@ def node(
     size: Size = None,
     host: Host = None,
     port: Port = None,
+    advertise: Advertise = None,
     segment_dir: SegmentDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -52,18 +57,21 @@ def node(
 ) -> None:
     """Run a node: it contributes this host's DRAM to the pool."""
     from moonpool.schemas.config import NodeSettings
-    from moonpool.store_client.node.app import run_node
 
-    log_to_stderr(verbose)
     flags = {
         "master": master,
         "name": name,
         "size": size,
         "host": host,
         "port": port,
+        "advertise": advertise,
         "segment_dir": segment_dir,
     }
-    run_node(loaded(NodeSettings, file=config, flags=flags, assignments=assignments).settings)
+    settings = loaded(NodeSettings, file=config, flags=flags, assignments=assignments).settings
+    log_to_stderr(verbose)
+    from moonpool.store_client.node.app import run_node
+
+    run_node(settings)
 
 
 def serve(

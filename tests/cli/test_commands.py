@@ -1,0 +1,127 @@
+"""The command line: what it prints, where, and with which exit code it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import moonpool
+from moonpool.schemas import errors
+from moonpool.schemas.config import NodeSettings
+from moonpool.schemas.errors import CODES, ConfigError, MoonpoolError
+from moonpool.store_client.cli.failures import EXIT_CODES, FAILED, UNREACHABLE, USAGE, exit_code_of, explain
+from moonpool.store_client.cli.main import app
+from moonpool.store_client.cli.options import loaded, parsed
+from moonpool.store_client.cli.serve import command
+
+runner = CliRunner()
+
+
+def moonpool_command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "moonpool.store_client.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environment},
+        check=False,
+    )
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = {"numpy", "pydantic", "msgspec", "uvloop", "torch", "vllm"}
+    code = f"import sys, moonpool.store_client.cli.main; sys.exit(str({heavy!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "set()"
+
+
+def test_help_names_every_command() -> None:
+    text = moonpool_command("--help").stdout
+    for name in ("serve", "master", "node", "status", "demo", "bench", "config", "version"):
+        assert f" {name} " in text
+    assert "\x1b[" not in text
+
+
+def test_version() -> None:
+    assert moonpool.__version__ in runner.invoke(app, ["version"]).stdout
+    assert json.loads(runner.invoke(app, ["version", "--json"]).stdout)["moonpool"] == moonpool.__version__
+
+
+def test_config_show_says_where_a_value_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text('token = "hush-hush"\nlanes = 3\n')
+    shown = runner.invoke(
+        app, ["config", "show", "client", "--config", str(file), "--json"], env={"MOONPOOL_LANES": "4"}
+    )
+    assert shown.exit_code == 0
+    settings = json.loads(shown.stdout)
+    assert settings["lanes"] == {"value": 4, "origin": "MOONPOOL_LANES"}
+    assert settings["token"]["origin"] == str(file)
+    assert "hush-hush" not in shown.stdout
+    table = runner.invoke(app, ["config", "show", "node"]).stdout
+    for name in NodeSettings.model_fields:
+        assert name in table
+
+
+def test_config_check(tmp_path: Path) -> None:
+    good, bad, mooncake = tmp_path / "good.toml", tmp_path / "bad.toml", tmp_path / "mooncake.json"
+    good.write_text('size = "1GB"\n[master]\nport = 1\n')
+    bad.write_text("sise = 1\n")
+    mooncake.write_text('{"master_server_address": "a:1", "metadata_server": "P2PHANDSHAKE"}')
+    assert "good" in runner.invoke(app, ["config", "check", str(good)]).stdout
+    assert "a:1" in runner.invoke(app, ["config", "check", "--mooncake", str(mooncake)]).stdout
+    done = moonpool_command("config", "check", str(bad))
+    assert done.returncode == USAGE
+    assert done.stdout == ""
+    assert f"{bad}: sise: is not a setting; did you mean size?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_misspelt_variable_stops_a_server_before_it_starts() -> None:
+    done = moonpool_command("node", MOONPOOL_SISE="4GB")
+    assert done.returncode == USAGE
+    assert "did you mean MOONPOOL_SIZE?" in done.stderr
+
+
+def test_set_takes_any_setting_and_a_flag_wins() -> None:
+    found = loaded(
+        NodeSettings,
+        file=None,
+        flags={"name": "flag", "size": None},
+        assignments=["size=1MB", "name=set", "lanes-max=3"],
+    )
+    assert found.settings == NodeSettings(size=1 << 20, name="flag", lanes_max=3)
+    assert found.origins["lanes_max"] == "command line"
+    with pytest.raises(ConfigError, match="write NAME=VALUE"):
+        parsed(["size"])
+    with pytest.raises(ConfigError, match="did you mean lanes_max"):
+        loaded(NodeSettings, file=None, flags={}, assignments=["lane_max=3"])
+
+
+def test_a_child_gets_the_same_settings() -> None:
+    settings = NodeSettings(size=5 << 20, prefault=False, high_watermark=0.5, name="a.b")
+    words = command("node", settings, verbose=False)
+    assignments = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    assert loaded(NodeSettings, file=None, flags={}, assignments=assignments).settings == settings
+
+
+@pytest.mark.parametrize("kind", list(CODES.values()), ids=lambda kind: kind.__name__)
+def test_every_error_has_an_exit_code_that_is_documented(kind: type[MoonpoolError]) -> None:
+    error = kind(wire="what happened")
+    code = exit_code_of(error)
+    assert code in EXIT_CODES
+    assert code != 0
+    assert (code == FAILED) == (kind is errors.InternalError)
+
+
+def test_an_error_is_one_sentence_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(errors.RpcFailed(peer="a:1", reason="refused")) == UNREACHABLE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[0] == "error -900: a:1: refused"
+    assert "moonpool serve" in said.err

@@ -1,0 +1,95 @@
+"""Documents that can't rot: tables equal the code, commands exist, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import docs_tables
+import pytest
+import typer.main
+
+from moonpool.schemas.config_load import KINDS
+from moonpool.schemas.errors import CODES
+from moonpool.store_client.cli.main import app
+
+ROOT = docs_tables.ROOT
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+TOOLS = {"make", "git", "python", "pip", ".", "cd", "moonpool"}
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of a page's shell blocks, continued ones joined."""
+    text = "\n".join(SHELL_BLOCK.findall(page.read_text()))
+    text = re.sub(r"\s+# .*", "", text)
+    text = re.sub(r"'[^']*'", lambda quoted: quoted[0].replace("\n", " "), text)
+    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if line and not line.startswith(("#", "--"))]
+
+
+@pytest.mark.parametrize("name", docs_tables.PAGES)
+def test_tables_equal_the_code(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert docs_tables.refreshed(text) == text, "run `make docs`"
+
+
+def test_every_table_is_on_a_page() -> None:
+    marks = {
+        mark
+        for name in docs_tables.PAGES
+        for _, mark, _ in docs_tables.MARK.findall((ROOT / name).read_text())
+    }
+    assert marks == docs_tables.TABLES.keys()
+
+
+def test_every_setting_flag_and_error_is_documented() -> None:
+    settings, cli, errors = (
+        (ROOT / "docs" / f"{name}.md").read_text() for name in ("settings", "cli", "errors")
+    )
+    for model in KINDS.values():
+        for name, field in model.model_fields.items():
+            assert f"| `{name}` |" in settings
+            assert field.description
+    for words, command in docs_tables.leaf_commands("moonpool", typer.main.get_command(app)):
+        section = cli.split(f"### {words}\n")[1].split("###")[0]
+        for parameter in command.params:
+            assert parameter.help, f"{words} {parameter.name} has no help"
+            assert parameter.opts[0] in section or f"`{parameter.name.upper()}`" in section
+    for code, kind in CODES.items():
+        assert f"| {code} | `{kind.__name__}` |" in errors
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_of_the_documents_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    leaves = dict(docs_tables.leaf_commands("moonpool", typer.main.get_command(app)))
+    for line in commands(page):
+        words = line.split()
+        assert words[0] in TOOLS, line
+        if words[0] == "make":
+            assert set(words[1:]) <= targets, line
+        if words[0] == "moonpool":
+            known = next((leaf for leaf in leaves if f"{line} ".startswith(f"{leaf} ")), None)
+            assert known, line
+            flags = {option for parameter in leaves[known].params for option in parameter.opts}
+            assert {word for word in words if word.startswith("--")} <= flags, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_settings_that_the_readme_names_exist() -> None:
+    section = (ROOT / "README.md").read_text().split("## Settings")[1].split("## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \| ([a-z, ]+) \|", section, re.MULTILINE)
+    assert rows
+    for names, kinds in rows:
+        for kind in kinds.split(", "):
+            assert set(re.findall(r"`(\w+)`", names)) <= KINDS[kind].model_fields.keys()
