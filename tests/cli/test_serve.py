@@ -1,0 +1,114 @@
+"""`moonpool serve` and what is asked of it: real processes on free ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from moonpool.schemas.config import ClientSettings
+from moonpool.store_client import StoreClient
+from moonpool.store_client.cli.main import app
+
+runner = CliRunner()
+MAIN = [sys.executable, "-m", "moonpool.store_client.cli.main"]
+
+
+class Serve:
+    """A running `moonpool serve --json`."""
+
+    def __init__(self, folder: Path) -> None:
+        flags = {
+            "--port": "0",
+            "--size": "64MB",
+            "--name": f"test-{os.getpid()}",
+            "--segment-dir": str(folder),
+        }
+        words = [word for flag in flags.items() for word in flag]
+        self.log = folder / "log"
+        with self.log.open("wb") as stream:
+            self.process = subprocess.Popen(
+                [*MAIN, "serve", "--json", *words],
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                env=os.environ | {"MOONPOOL_RUN_DIR": str(folder / "run")},
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()
+        self.where: dict[str, Any] = json.loads(line)
+        self.master: str = self.where["master"]
+
+    def children(self) -> list[int]:
+        """Pids of master and node, in this order."""
+        text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return sorted(int(pid) for pid in text.split())
+
+    def end(self, number: int) -> int:
+        """Sends a signal to serve and returns its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    running = Serve(tmp_path)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.end(signal.SIGTERM)
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+
+
+def test_it_serves_and_status_shows_it(serve: Serve) -> None:
+    with StoreClient(ClientSettings(master=serve.master)) as client:
+        client.put("greeting", b"hello")
+        assert client.get("greeting") == b"hello"
+        assert client.batch_is_exist(["greeting", "nothing"]) == [True, False]
+    shown = runner.invoke(app, ["status", "--master", serve.master, "--json"])
+    assert shown.exit_code == 0
+    found = json.loads(shown.stdout)
+    (node,) = found["nodes"]
+    assert (node["name"], node["state"]) == (serve.where["node"], "live")
+    assert 0 < node["free_bytes"] <= node["capacity_bytes"] == serve.where["size_bytes"]
+    assert found["counters"]
+    table = runner.invoke(app, ["status", "--master", serve.master]).stdout
+    assert serve.where["node"] in table
+    assert "live" in table
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_both(serve: Serve, number: int) -> None:
+    children = serve.children()
+    assert len(children) == 2
+    assert serve.end(number) == 0, serve.log.read_text()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+@pytest.mark.parametrize(("index", "name", "other"), [(0, "master", "node"), (1, "node", "master")])
+def test_if_one_ends_the_other_is_stopped(serve: Serve, index: int, name: str, other: str) -> None:
+    children = serve.children()
+    os.kill(children[index], signal.SIGKILL)
+    assert serve.process.wait(30) == 1
+    said = serve.log.read_text()
+    assert f"the {name} ended by itself with exit code -9; stopping the {other}" in said
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def test_status_of_nobody_says_what_to_do() -> None:
+    done = subprocess.run(
+        [*MAIN, "status", "--master", "127.0.0.1:1"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 3
+    assert "moonpool serve" in done.stderr
+    assert "Traceback" not in done.stderr
