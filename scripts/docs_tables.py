@@ -5,6 +5,7 @@ A table stands between `<!-- table: NAME -->` and `<!-- end -->`.
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,8 @@ from moonpool.store_client.cli.failures import EXIT_CODES, exit_code_of
 from moonpool.store_client.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/settings.md", "docs/errors.md", "docs/cli.md")
+PAGES = ("README.md", "ARCHITECTURE.md", "docs/settings.md", "docs/errors.md", "docs/cli.md")
+PACKAGES = ("schemas", "master", "store_client", "connector")
 MARK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -90,10 +92,25 @@ def leaf_commands(words: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield from leaf_commands(f"{words} {name}", child)
 
 
+def files_text() -> str:
+    """Every file of the packages with the first sentence of its docstring."""
+    parts = []
+    for package in PACKAGES:
+        rows = []
+        for path in sorted((ROOT / package).rglob("*.py")):
+            about = ast.get_docstring(ast.parse(path.read_text())) or ""
+            first = re.split(r"(?<=[.])\s|\n\n", about.replace("|", "\\|"))[0].rstrip(":").replace("\n", " ")
+            if path.name != "__init__.py" and first:
+                rows.append((f"`{path.relative_to(ROOT / package)}`", first))
+        parts.append(f"### {package}/\n\n{table(('file', 'what it is'), rows)}")
+    return "\n" + "\n".join(parts) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{kind: lambda kind=kind: settings_table(kind) for kind in KINDS},  # type: ignore[misc]
     "errors": errors_table,
     "commands": commands_text,
+    "files": files_text,
     "exit-codes": lambda: table(("exit code", "meaning"), EXIT_CODES.items()),
 }
 
