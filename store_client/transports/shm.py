@@ -49,6 +49,7 @@ CHUNK_BYTES = 8 << 20
 """Copied, then hashed while still in the cache; deadlines are looked at in between."""
 
 CHUNK_OBJECTS = 8192
+GROUP_ITEMS = 1024
 GROUP_BYTES = 128 << 20
 """Granted, copied and committed together: bounds what one writer holds uncommitted."""
 
@@ -118,9 +119,9 @@ class ShmTransport:
         """See Transport."""
         if self._gate.forked or not self._gate.close():
             return
+        self._node.close()
         self._gate.wait_empty()
         self._session.close()
-        self._node.close()
         if self._registered:
             self._copier.unregister(self._segment.address)
         self._segment.close()
@@ -247,7 +248,8 @@ def _groups(batches: Sequence[WriteBatch]) -> Iterator[list[int]]:
     for i, batch in enumerate(batches):
         blocks += batch.source.count
         size_bytes += int(batch.lengths.sum())
-        if group and (blocks > CHUNK_OBJECTS or size_bytes > GROUP_BYTES):
+        full = blocks > CHUNK_OBJECTS or size_bytes > GROUP_BYTES or len(group) == GROUP_ITEMS
+        if group and full:
             yield group
             group, blocks, size_bytes = [], batch.source.count, int(batch.lengths.sum())
         group.append(i)

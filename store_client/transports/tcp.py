@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import msgspec
@@ -21,6 +20,7 @@ from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.checksums import mismatches
 from moonpool.store_client.transports.lane_pool import LanePool
 from moonpool.store_client.transports.pieces import batches_of, split_evenly
+from moonpool.store_client.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +41,11 @@ class TcpTransport:
     def __init__(self, info: NodeInfo, hello: Hello, lanes: int, spec_of: SpecOf) -> None:
         """Connects when first used."""
         self._peer = info.data_address
+        self._page_bytes = info.page_bytes
         self._spec_of = spec_of
         self._count = lanes
         self._lanes = LanePool(info.data_address, hello, lanes)
-        self._workers = ThreadPoolExecutor(lanes, thread_name_prefix="moonpool-lane") if lanes > 1 else None
+        self._workers = Workers(lanes, "moonpool-lane")
         self._gate = Gate(f"the tcp transport of {info.node}")
 
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:
@@ -79,8 +80,7 @@ class TcpTransport:
             return
         self._lanes.close()
         self._gate.wait_empty()
-        if self._workers is not None:
-            self._workers.shutdown()
+        self._workers.close()
 
     def _shares(self, lengths: NDArray[np.uint64]) -> list[NDArray[np.intp]]:
         return split_evenly(lengths, self._count, LANE_BYTES_MIN)
@@ -94,11 +94,7 @@ class TcpTransport:
             except MoonpoolError as error:
                 log.warning("transfer with %s failed: %s", self._peer, error)
 
-        others = [self._workers.submit(guarded, share) for share in shares[1:]] if self._workers else []
-        for share in shares[:1]:
-            guarded(share)
-        for other in others:
-            other.result()
+        self._workers.run([partial(guarded, share) for share in shares])
 
     def _read_part(self, batch: ReadBatch, index: NDArray[np.intp], deadline_s: float) -> U8:
         request = LaneRead(
@@ -126,6 +122,8 @@ class TcpTransport:
         return statuses
 
     def _write_one(self, batch: WriteBatch, deadline_s: float) -> U8:
+        if int(batch.lengths.max(initial=0)) > self._page_bytes:  # refused anyway: don't send it first
+            return np.full(batch.source.count, Status.TOO_LARGE, dtype=np.uint8)
         item = msgspec.structs.replace(batch.item, lengths=pack_u64(batch.lengths))
         # Random: the node's lanes share one session, whoever they belong to.
         request = LaneWrite(secrets.randbits(63), item, batch.visible)

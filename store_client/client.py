@@ -1,0 +1,289 @@
+"""StoreClient: the blocking client of a pool. Thread-safe; every call has a deadline."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from moonpool.schemas.config import ClientSettings
+from moonpool.schemas.errors import InvalidParams
+from moonpool.schemas.framing import PROTOCOL_VERSION
+from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.messages import (
+    Clear,
+    ClusterMap,
+    Describe,
+    Description,
+    Done,
+    GetStatus,
+    Hello,
+    Pin,
+    Remove,
+    Removed,
+    Status,
+    StatusReport,
+    Unpin,
+)
+from moonpool.schemas.packed import U8, join_hashes
+from moonpool.store_client.blocks import BlockGet, BlockPut, Blocks
+from moonpool.store_client.buffers import Buffer, fragments_of, memory_of, multi_buffers
+from moonpool.store_client.connect import Connector
+from moonpool.store_client.copiers.base import DeviceCopier
+from moonpool.store_client.copiers.host import HostCopier
+from moonpool.store_client.gate import Gate
+from moonpool.store_client.gets import Getter
+from moonpool.store_client.host import host_id
+from moonpool.store_client.keyspaces import KeyspaceBook
+from moonpool.store_client.master import MasterLink
+from moonpool.store_client.nodes import Nodes
+from moonpool.store_client.objects import Got, Objects, hashes_of
+from moonpool.store_client.own_segment import OwnSegment
+from moonpool.store_client.puts import Putter
+from moonpool.store_client.transports.staging import Staging
+from moonpool.store_client.workers import Workers
+
+NODES_AT_ONCE = 4
+"""Nodes that one client's calls talk to at the same time."""
+
+
+class StoreClient:
+    """Connects lazily: while the master is away, block and object transfers miss at once and other calls raise."""
+
+    def __init__(self, settings: ClientSettings | None = None, *, copier: DeviceCopier | None = None) -> None:
+        """`copier`: moves bytes between the caller's memory and mapped memory; by default host memory."""
+        self.settings = settings or ClientSettings()
+        copier = copier or HostCopier()
+        hello = Hello(
+            protocol=PROTOCOL_VERSION,
+            role="client",
+            client=f"{socket.gethostname()}:{os.getpid()}",
+            tenant=self.settings.tenant,
+            token=self.settings.token,
+            host=host_id("/dev/shm"),
+        )
+        retry_s = self.settings.breaker_retry_s
+        self._gate = Gate("StoreClient")
+        self._book = KeyspaceBook()
+        self._copier = copier
+        self._staging = Staging(copier)
+        self._workers = Workers(NODES_AT_ONCE, "moonpool-io")
+        self._master = MasterLink(self.settings.master, hello, self._book, retry_s)
+        connector = Connector(self.settings, hello, copier, self._staging, self._book.find)
+        self._nodes = Nodes(self._master, connector.connect, retry_s)
+        putter = Putter(self._master, self._nodes, self._workers)
+        getter = Getter(self._master, self._nodes, self._workers, self.settings.verify_checksums)
+        self._blocks = Blocks(self._master, self._book, putter, getter)
+        self._objects = Objects(self.settings.tenant, self._master, self._book, putter, getter)
+        self._own_segment = OwnSegment.start(self.settings) if self.settings.segment_size else None
+
+    # ------------------------------------------------------------ keyspaces and blocks
+
+    def register_keyspace(self, spec: KeyspaceSpec, *, timeout_s: float | None = None) -> bytes:
+        """The keyspace's digest. The spec is remembered, even where this raises Unreachable, and told again to
+        masters and nodes that were started anew. Raises InvalidParams."""
+        with self._gate:
+            self._book.add(spec)
+            return self._master.register(spec, self._deadline_s(timeout_s))
+
+    def match(self, keyspace: bytes, hashes: Sequence[bytes], *, timeout_s: float | None = None) -> int:
+        """Longest ready prefix in blocks, from position 0; leased for some seconds. Raises Unreachable."""
+        with self._gate:
+            return self._blocks.match(keyspace, hashes, self._deadline_s(timeout_s))
+
+    def presence(
+        self, keyspace: bytes, hashes: Sequence[bytes], *, rank: int = -1, timeout_s: float | None = None
+    ) -> list[bool]:
+        """Which rows of a flat keyspace have that rank's shard (-1: every rank's). Raises Unreachable."""
+        with self._gate:
+            return self._blocks.presence(keyspace, hashes, rank, self._deadline_s(timeout_s))
+
+    def renew(
+        self, keyspace: bytes, hashes: Sequence[bytes], *, timeout_s: float | None = None
+    ) -> list[bool]:
+        """Keeps blocks in use from being evicted for some more seconds. `hashes`: all of a chain from position 0 up
+        to the end in use. Returns whether each run of it (flat: each row) is still there. Raises Unreachable."""
+        with self._gate:
+            return self._blocks.renew(keyspace, hashes, self._deadline_s(timeout_s))
+
+    def put_blocks(self, puts: Sequence[BlockPut], *, timeout_s: float | None = None) -> list[U8]:
+        """Writes blocks that the pool doesn't have. A Status array for each put, one entry a block: OK, EXISTS and
+        BUSY (somebody else writes it) need nothing more; NO_PARENT: put again from the run's first block.
+
+        Raises only what is wrong with the arguments; an unreachable master or node gives FAILED.
+        """
+        with self._gate:
+            return self._blocks.put(puts, self._deadline_s(timeout_s))
+
+    def get_blocks(self, get: BlockGet, *, timeout_s: float | None = None) -> U8:
+        """Reads blocks. A Status each: only where it is OK has `get.into` the bytes that were asked for; elsewhere
+        it may have been written to. Nothing writes there after this has returned. Raises as put_blocks."""
+        with self._gate:
+            return self._blocks.get(get, self._deadline_s(timeout_s))
+
+    def remove(
+        self, keyspace: bytes, hashes: Sequence[bytes], *, force: bool = False, timeout_s: float | None = None
+    ) -> Removed:
+        """Removes blocks with all that hangs on them; leased and pinned ones only with `force`."""
+        with self._gate:
+            deadline_s = self._deadline_s(timeout_s)
+            request = Remove(keyspace, join_hashes(hashes), force, _wait_ms(deadline_s))
+            return self._master.ask(request, Removed, deadline_s)
+
+    def clear(self, keyspace: bytes, *, force: bool = True, timeout_s: float | None = None) -> Removed:
+        """Removes everything in a keyspace."""
+        with self._gate:
+            deadline_s = self._deadline_s(timeout_s)
+            return self._master.ask(Clear(keyspace, force, _wait_ms(deadline_s)), Removed, deadline_s)
+
+    def pin(
+        self,
+        keyspace: bytes,
+        hashes: Sequence[bytes],
+        *,
+        ttl_s: float = 0.0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Keeps rows from being evicted for `ttl_s` (0: until unpinned). Returns how many."""
+        with self._gate:
+            request = Pin(keyspace, join_hashes(hashes), round(ttl_s * 1000))
+            return self._master.ask(request, Done, self._deadline_s(timeout_s)).count
+
+    def unpin(self, keyspace: bytes, hashes: Sequence[bytes], *, timeout_s: float | None = None) -> int:
+        """The reverse of `pin`. Returns how many."""
+        with self._gate:
+            request = Unpin(keyspace, join_hashes(hashes))
+            return self._master.ask(request, Done, self._deadline_s(timeout_s)).count
+
+    def describe(self, keyspace: bytes, block_hash: bytes, *, timeout_s: float | None = None) -> Description:
+        """Everything known of one block. Raises NotFound."""
+        with self._gate:
+            request = Describe(keyspace, block_hash)
+            return self._master.ask(request, Description, self._deadline_s(timeout_s))
+
+    # ------------------------------------------------------------ plain objects
+
+    def put(self, key: str, value: Buffer, *, timeout_s: float | None = None) -> Status:
+        """Stores one object. EXISTS where the key is taken: objects don't change."""
+        return self.batch_put([key], [value], timeout_s=timeout_s)[0]
+
+    def get(self, key: str, *, timeout_s: float | None = None) -> bytes | None:
+        """One object's value, None where it isn't there."""
+        return self.batch_get([key], timeout_s=timeout_s)[0]
+
+    def batch_is_exist(self, keys: Sequence[str], *, timeout_s: float | None = None) -> list[bool]:
+        """Which keys are there. Raises Unreachable."""
+        with self._gate:
+            return self._objects.exist(keys, self._deadline_s(timeout_s))
+
+    def batch_put(
+        self, keys: Sequence[str], values: Sequence[Buffer], *, timeout_s: float | None = None
+    ) -> list[Status]:
+        """Stores objects; what is OK can be read by a call that comes later. Raises as put_blocks."""
+        with self._gate:
+            fragments, keep = fragments_of([[value] for value in values], writable=False, what="values")
+            statuses = self._objects.put(keys, fragments, self._deadline_s(timeout_s))
+            del keep
+            return statuses
+
+    def batch_get(self, keys: Sequence[str], *, timeout_s: float | None = None) -> list[bytes | None]:
+        """Values of objects; None where one isn't there or couldn't be read. With host memory only."""
+        with self._gate:
+            if self._copier.device:
+                raise InvalidParams(
+                    field="batch_get", value="a device copier", allowed="batch_get_into_multi_buffers"
+                )
+            return self._objects.get(keys, self._deadline_s(timeout_s))
+
+    def batch_put_from_multi_buffers(
+        self,
+        keys: Sequence[str],
+        addresses: Sequence[Sequence[Any]],
+        sizes: Sequence[Sequence[int]] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[Status]:
+        """Stores objects that lie in several pieces each: addresses with `sizes`, or Buffers without."""
+        with self._gate:
+            fragments, keep = multi_buffers(addresses, sizes, writable=False)
+            statuses = self._objects.put(keys, fragments, self._deadline_s(timeout_s))
+            del keep
+            return statuses
+
+    def batch_get_into_multi_buffers(
+        self,
+        keys: Sequence[str],
+        addresses: Sequence[Sequence[Any]],
+        sizes: Sequence[Sequence[int]] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[Got]:
+        """Reads objects into several pieces each. TOO_LARGE: an object is larger than its pieces."""
+        with self._gate:
+            fragments, keep = multi_buffers(addresses, sizes, writable=True)
+            outcome = self._objects.get_into(keys, fragments, self._deadline_s(timeout_s))
+            del keep
+            return outcome
+
+    def batch_remove(
+        self, keys: Sequence[str], *, force: bool = False, timeout_s: float | None = None
+    ) -> Removed:
+        """Removes objects; leased and pinned ones only with `force`."""
+        return self.remove(self._objects.keyspace, hashes_of(keys), force=force, timeout_s=timeout_s)
+
+    def register_buffer(self, buffer: Buffer) -> None:
+        """Tells the copier of host memory that will be used often (a device pins it). Needed by no transport here."""
+        with self._gate:
+            memory = memory_of(buffer, writable=False)
+            self._copier.register(memory.address, memory.size_bytes)
+
+    def unregister_buffer(self, buffer: Buffer) -> None:
+        """The reverse of `register_buffer`."""
+        with self._gate:
+            self._copier.unregister(memory_of(buffer, writable=False).address)
+
+    # ------------------------------------------------------------ the pool
+
+    def cluster_map(self, *, timeout_s: float | None = None) -> ClusterMap:
+        """Masters and nodes as the master sees them. Raises Unreachable."""
+        with self._gate:
+            return self._nodes.cluster_map(self._deadline_s(timeout_s))
+
+    def status(self, *, timeout_s: float | None = None) -> dict[str, int | float | str]:
+        """The master's counters. Raises Unreachable."""
+        with self._gate:
+            return self._master.ask(GetStatus(), StatusReport, self._deadline_s(timeout_s)).facts
+
+    def close(self) -> None:
+        """Calls under way fail soon; then frees connections, mappings and threads. Idempotent."""
+        if self._gate.forked or not self._gate.close():
+            return
+        self._master.close()
+        self._nodes.close()
+        self._gate.wait_empty()
+        self._workers.close()
+        self._staging.close()
+        if self._own_segment is not None:
+            self._own_segment.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _deadline_s(self, timeout_s: float | None) -> float:
+        timeout_s = self.settings.timeout_s if timeout_s is None else timeout_s
+        if not timeout_s > 0:
+            raise InvalidParams(field="timeout_s", value=timeout_s, allowed="more than 0 seconds")
+        return time.monotonic() + timeout_s
+
+
+def _wait_ms(deadline_s: float) -> int:
+    """How long the master may wait for nodes: a little less than the caller waits for the master."""
+    return max(0, int((deadline_s - time.monotonic()) * 800))

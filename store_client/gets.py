@@ -1,0 +1,211 @@
+"""Gets: ask the master where blocks lie, read them there, once more where they have moved meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.schemas.errors import MoonpoolError, ProtocolError
+from moonpool.schemas.messages import Done, Locate, Located, ReportBad, Status
+from moonpool.schemas.packed import U8, U16, U32, U64, u16s, u32s, u64s
+from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.master import MasterLink
+from moonpool.store_client.nodes import Nodes
+from moonpool.store_client.transports.base import ReadBatch
+from moonpool.store_client.workers import Workers
+
+log = logging.getLogger(__name__)
+
+REPORTS_PER_CALL = 32
+REPORTED_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where objects lie, one entry each; a generation of 0: nowhere."""
+
+    segments: Sequence[bytes]
+    which: U16
+    slots: U32
+    generations: U64
+    lengths: U64
+
+    @staticmethod
+    def of(located: Located, count: int, peer: str) -> Places:
+        """Raises ProtocolError where the columns don't fit."""
+        columns = (u16s(located.which), u32s(located.slots), u64s(located.generations), u64s(located.lengths))
+        which, _, generations, _ = columns
+        if any(len(column) != count for column in columns):
+            raise ProtocolError(peer=peer, reason=f"locations of another size than {count}")
+        if (which[generations != 0] >= len(located.segments)).any():
+            raise ProtocolError(peer=peer, reason="a location in no segment")
+        return Places(located.segments, *columns)
+
+    @staticmethod
+    def join(parts: Sequence[Places]) -> Places:
+        """The places of all parts, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        segments = [segment for part in parts for segment in part.segments]
+        first = np.cumsum([0, *(len(part.segments) for part in parts)])
+        which = [part.which.astype(np.int64) + at for part, at in zip(parts, first[:-1], strict=True)]
+        empty = np.zeros(0, dtype=np.uint64)
+        return Places(
+            segments,
+            np.concatenate([empty, *which]).astype(np.uint16),
+            np.concatenate([empty, *(part.slots for part in parts)]).astype(np.uint32),
+            np.concatenate([empty, *(part.generations for part in parts)]),
+            np.concatenate([empty, *(part.lengths for part in parts)]),
+        )
+
+    def take(self, objects: NDArray[np.intp]) -> Places:
+        """The places of some of the objects."""
+        return Places(
+            self.segments,
+            self.which[objects],
+            self.slots[objects],
+            self.generations[objects],
+            self.lengths[objects],
+        )
+
+    def moved(self, before: Places) -> NDArray[np.bool_]:
+        """Which objects lie somewhere else now, and as long as before."""
+        names, old = np.array([*self.segments, b""]), np.array([*before.segments, b""])
+        same = (
+            (self.slots == before.slots)
+            & (self.generations == before.generations)
+            & (
+                names[np.minimum(self.which, len(self.segments))]
+                == old[np.minimum(before.which, len(old) - 1)]
+            )
+        )
+        result: NDArray[np.bool_] = (self.generations != 0) & ~same & (self.lengths == before.lengths)
+        return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """Objects of one keyspace and rank, and where their bytes go: one entry of each column an object."""
+
+    keyspace: bytes
+    rank: int
+    hashes: Sequence[bytes]
+    into: Fragments
+    lengths: U64
+
+    def padded(self) -> NDArray[np.bytes_]:
+        """Hashes as headers are compared with."""
+        return np.array(self.hashes, dtype="S32")
+
+
+class Getter:
+    """Locates and reads."""
+
+    def __init__(self, master: MasterLink, nodes: Nodes, workers: Workers, verify: bool) -> None:
+        self._master = master
+        self._nodes = nodes
+        self._workers = workers
+        self._verify = verify
+        self._reported: OrderedDict[tuple[bytes, int, int], None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def locate(self, request: Locate, count: int, deadline_s: float) -> Places:
+        """Raises what the call raises."""
+        located = self._master.ask(request, Located, deadline_s)
+        return Places.of(located, count, self._master.address)
+
+    def get(self, wanted: Wanted, locate: Callable[[], Places], deadline_s: float) -> U8:
+        """Locates and reads. A Status an object; raises nothing: an unreachable master gives FAILED."""
+        try:
+            places = locate()
+        except MoonpoolError as error:
+            log.debug("could not locate: %s", error)
+            return np.full(len(wanted.hashes), Status.FAILED, dtype=np.uint8)
+        return self.read(wanted, places, locate, deadline_s)
+
+    def read(self, wanted: Wanted, places: Places, again: Callable[[], Places], deadline_s: float) -> U8:
+        """A Status an object. `again` locates the same objects once more; it may raise. Raises nothing."""
+        statuses = np.full(len(places.slots), Status.MISSING, dtype=np.uint8)
+        there = places.generations != 0
+        statuses[there & (places.lengths != wanted.lengths)] = Status.CORRUPT
+        self._read(
+            wanted, places, np.flatnonzero(there & (places.lengths == wanted.lengths)), statuses, deadline_s
+        )
+        gone = np.flatnonzero(there & ((statuses == Status.MISSING) | (statuses == Status.GONE)))
+        if len(gone):
+            statuses[gone] = Status.MISSING
+            try:
+                places_now = again()
+            except MoonpoolError as error:
+                log.debug("could not locate again: %s", error)
+                return statuses
+            moved = places_now.moved(places)
+            self._read(wanted, places_now, gone[moved[gone]], statuses, deadline_s)
+            # Twice the same place, and not there: the index is wrong, and should hear of it.
+            stale = gone[~moved[gone] & (places_now.generations[gone] != 0)]
+            self._report(wanted, places, stale, deadline_s)
+            places = places_now
+        self._report(wanted, places, np.flatnonzero(statuses == Status.CORRUPT), deadline_s)
+        return statuses
+
+    def _read(
+        self, wanted: Wanted, places: Places, index: NDArray[np.intp], statuses: U8, deadline_s: float
+    ) -> None:
+        tasks = []
+        for segment in np.unique(places.which[index]).tolist():
+            mine = index[places.which[index] == segment]
+            name = places.segments[segment]
+            tasks.append(partial(self._read_segment, name, wanted, places, mine, statuses, deadline_s))
+        self._workers.run(tasks)
+
+    def _read_segment(
+        self,
+        segment: bytes,
+        wanted: Wanted,
+        places: Places,
+        index: NDArray[np.intp],
+        statuses: U8,
+        deadline_s: float,
+    ) -> None:
+        link = self._nodes.find(segment, deadline_s)
+        if link is None:
+            statuses[index] = Status.FAILED
+            return
+        batch = ReadBatch(
+            keyspace=wanted.keyspace,
+            rank=wanted.rank,
+            hashes=wanted.padded()[index],
+            slots=places.slots[index],
+            generations=places.generations[index],
+            lengths=places.lengths[index],
+            into=wanted.into.take(index),
+            verify=self._verify,
+        )
+        statuses[index] = link.read(batch, deadline_s)
+
+    def _report(self, wanted: Wanted, places: Places, index: NDArray[np.intp], deadline_s: float) -> None:
+        """Says once of each place that it doesn't hold what it should."""
+        for i in index[:REPORTS_PER_CALL].tolist():
+            place = (places.segments[places.which[i]], int(places.slots[i]), int(places.generations[i]))
+            with self._lock:
+                if place in self._reported:
+                    continue
+                self._reported[place] = None
+                if len(self._reported) > REPORTED_KEPT:
+                    self._reported.popitem(last=False)
+            segment, slot, generation = place
+            block_hash = wanted.hashes[i]
+            report = ReportBad(wanted.keyspace, wanted.rank, block_hash, segment, slot, generation)
+            log.warning("block %s is bad in segment %s slot %d", block_hash.hex(), segment.hex(), slot)
+            try:
+                self._master.ask(report, Done, deadline_s)
+            except MoonpoolError as error:
+                log.debug("bad block not reported: %s", error)
+                return

@@ -1,0 +1,127 @@
+"""Which node owns which segment, and how this client talks to it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from moonpool.schemas.errors import MoonpoolError, TransferFailed
+from moonpool.schemas.messages import ClusterMap, GetClusterMap, NodeInfo, Status
+from moonpool.schemas.packed import U8
+from moonpool.store_client.guard import Guard
+from moonpool.store_client.master import MasterLink
+from moonpool.store_client.transports.base import ReadBatch, Transport, WriteBatch
+
+log = logging.getLogger(__name__)
+
+REFRESH_PAUSE_S = 0.25
+"""The cluster map is asked for no more often than this, however many segments are unknown."""
+
+Connect = Callable[[NodeInfo], Transport]
+
+
+class NodeLink:
+    """A node's transport behind a circuit breaker. Statuses only: nothing is raised."""
+
+    def __init__(self, info: NodeInfo, transport: Transport, retry_s: float) -> None:
+        self.info = info
+        self.transport = transport
+        self.failed = False
+        """Whether the last call found the node unable to answer: the map may be out of date."""
+        self._guard = Guard(info.node, retry_s)
+
+    def read(self, batch: ReadBatch, deadline_s: float) -> U8:
+        """As Transport.read; all FAILED at once where the node failed lately."""
+        return self._guarded(lambda: [self.transport.read(batch, deadline_s)], [len(batch.slots)])[0]
+
+    def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
+        """As Transport.write; all FAILED at once where the node failed lately."""
+        counts = [batch.source.count for batch in batches]
+        return self._guarded(lambda: self.transport.write(batches, deadline_s), counts)
+
+    def _guarded(self, do: Callable[[], list[U8]], counts: Sequence[int]) -> list[U8]:
+        try:
+            with self._guard.call(time.monotonic()):
+                statuses = do()
+                if all((part == Status.FAILED).all() for part in statuses):
+                    raise TransferFailed(peer=self.info.node, reason="nothing went through")
+                self.failed = False
+                return statuses
+        except MoonpoolError:
+            self.failed = True
+            return [np.full(count, Status.FAILED, dtype=np.uint8) for count in counts]
+
+
+class Nodes:
+    """The cluster map, and a link to each node that was needed. Thread-safe."""
+
+    def __init__(self, master: MasterLink, connect: Connect, retry_s: float) -> None:
+        self._master = master
+        self._connect = connect
+        self._retry_s = retry_s
+        self._refreshing = threading.Lock()
+        self._infos: dict[bytes, NodeInfo] = {}
+        self._links: dict[bytes, NodeLink] = {}
+        self._refreshed_s = float("-inf")
+        self._closed = False
+        self.shards = 1
+        """Of the cluster, as last heard."""
+
+    def find(self, segment: bytes, deadline_s: float) -> NodeLink | None:
+        """The link to a segment's node; None where nobody knows it, or it can't be reached from here."""
+        link = self._links.get(segment)
+        if link is not None and not link.failed:
+            return link
+        with self._refreshing:
+            if self._closed:
+                return None
+            if segment not in self._infos or link is not None:
+                self._refresh(deadline_s)
+            return self._link(segment)
+
+    def cluster_map(self, deadline_s: float) -> ClusterMap:
+        """Asks the master. Raises what that raises."""
+        cluster = self._master.ask(GetClusterMap(), ClusterMap, deadline_s)
+        self.shards = cluster.shards
+        return cluster
+
+    def close(self) -> None:
+        """Closes all links."""
+        with self._refreshing:
+            self._closed = True
+            links, self._links = self._links, {}
+        for link in links.values():
+            link.transport.close()
+
+    def _refresh(self, deadline_s: float) -> None:
+        now_s = time.monotonic()
+        if now_s < self._refreshed_s + REFRESH_PAUSE_S:
+            return
+        self._refreshed_s = now_s
+        try:
+            cluster = self.cluster_map(deadline_s)
+        except MoonpoolError as error:
+            log.debug("no cluster map: %s", error)
+            return
+        self._infos = {entry.info.segment: entry.info for entry in cluster.nodes}
+        # A node that was started anew has other doors; one that is gone has none.
+        for segment, link in list(self._links.items()):
+            if self._infos.get(segment) != link.info:
+                del self._links[segment]
+                link.transport.close()
+
+    def _link(self, segment: bytes) -> NodeLink | None:
+        link = self._links.get(segment)
+        info = self._infos.get(segment)
+        if link is None and info is not None:
+            try:
+                link = NodeLink(info, self._connect(info), self._retry_s)
+            except MoonpoolError as error:
+                log.warning("cannot use node %s: %s", info.node, error)
+                return None
+            self._links[segment] = link
+        return link

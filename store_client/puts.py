@@ -1,0 +1,165 @@
+"""Puts: ask the master what may be written where, write it there, give back the promises that weren't kept."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.schemas.errors import MoonpoolError, ProtocolError
+from moonpool.schemas.keyspace import Kind
+from moonpool.schemas.messages import (
+    BeginItem,
+    Done,
+    PutAbandon,
+    PutAnswer,
+    PutItem,
+    PutStart,
+    PutStarted,
+    Status,
+)
+from moonpool.schemas.packed import U8, U64, join_hashes, pack_u64
+from moonpool.schemas.runs import shard_of
+from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.master import MasterLink
+from moonpool.store_client.nodes import Nodes
+from moonpool.store_client.transports.base import WriteBatch
+from moonpool.store_client.transports.pieces import batches_of, runs_of_true
+from moonpool.store_client.workers import Workers
+
+log = logging.getLogger(__name__)
+
+BATCH_BYTES = 32 << 20
+"""Of one WriteBatch: small enough to be spread over lanes and to fit staging memory."""
+
+BATCH_BLOCKS = 4096
+ABANDON_TIMEOUT_S = 0.25
+"""Promises expire by themselves; giving them back early is a courtesy that must not cost much."""
+
+_STATUS_OF = np.full(256, Status.FAILED, dtype=np.uint8)
+_STATUS_OF[PutAnswer.EXISTS] = Status.EXISTS
+_STATUS_OF[PutAnswer.BUSY] = Status.BUSY
+_STATUS_OF[PutAnswer.NO_PARENT] = Status.NO_PARENT
+_STATUS_OF[PutAnswer.NO_NODE] = Status.NO_SPACE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PutPart:
+    """Blocks of one run (or any rows of a flat keyspace) of one rank, and their bytes. `keys`: of plain objects."""
+
+    keyspace: bytes
+    kind: Kind
+    rank: int
+    position: int
+    parent: bytes
+    hashes: Sequence[bytes]
+    run_root: bytes
+    lengths: U64
+    source: Fragments
+    keys: Sequence[str] = field(default=())
+    visible: bool = False
+
+    def item(self) -> PutItem:
+        """What the master is asked."""
+        key_bytes = [len(key.encode()) for key in self.keys] or [0]
+        largest = int((self.lengths + np.array(key_bytes, dtype=np.uint64)).max())
+        return PutItem(
+            self.keyspace, self.rank, self.position, self.parent, join_hashes(self.hashes), largest
+        )
+
+    def batch(self, first: int, end: int, shards: int) -> WriteBatch:
+        """Blocks first to end, for a node."""
+        chained = self.kind is Kind.CHAINED
+        index = np.arange(first, end)
+        item = BeginItem(
+            keyspace=self.keyspace,
+            rank=self.rank,
+            position=self.position + first if chained else 0,
+            parent=self.hashes[first - 1] if chained and first else self.parent,
+            hashes=join_hashes(self.hashes[first:end]),
+            lengths=pack_u64(self.lengths[first:end]) if self.keys else b"",
+            keys=list(self.keys[first:end]),
+            shard=shard_of(self.keyspace, self.run_root or self.hashes[first], shards),
+        )
+        return WriteBatch(item, self.lengths[first:end], self.source.take(index), self.visible)
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    """A WriteBatch and where its statuses belong."""
+
+    part: int
+    first: int
+    batch: WriteBatch
+
+
+class Putter:
+    """One PutStart for all parts, then one write to each node that was named."""
+
+    def __init__(self, master: MasterLink, nodes: Nodes, workers: Workers) -> None:
+        self._master = master
+        self._nodes = nodes
+        self._workers = workers
+
+    def put(self, parts: Sequence[PutPart], deadline_s: float) -> list[U8]:
+        """A Status array a part. Raises nothing: an unreachable master or node gives FAILED."""
+        statuses = [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
+        if not parts:
+            return statuses
+        try:
+            request = PutStart([part.item() for part in parts])
+            started = self._master.ask(request, PutStarted, deadline_s)
+            if [len(answers) for answers in started.answers] != [len(part.hashes) for part in parts]:
+                raise ProtocolError(peer=self._master.address, reason="PutStarted of another size")
+        except MoonpoolError as error:
+            log.debug("put refused: %s", error)
+            return statuses
+        writes: dict[bytes, list[_Write]] = {}
+        goes: list[NDArray[np.bool_]] = []
+        for i, (part, packed, segment) in enumerate(
+            zip(parts, started.answers, started.segments, strict=True)
+        ):
+            answers = np.frombuffer(packed, dtype=np.uint8)
+            statuses[i] = _STATUS_OF[answers]
+            goes.append(answers == PutAnswer.GO)
+            for first, end in runs_of_true(goes[-1]):
+                for cut in batches_of(part.lengths[first:end], BATCH_BLOCKS, BATCH_BYTES):
+                    batch = part.batch(first + cut.start, first + cut.stop, self._nodes.shards)
+                    writes.setdefault(segment, []).append(_Write(i, first + cut.start, batch))
+        self._workers.run(
+            [partial(self._write, segment, mine, statuses, deadline_s) for segment, mine in writes.items()]
+        )
+        self._abandon(parts, goes, statuses, deadline_s)
+        return statuses
+
+    def _write(self, segment: bytes, writes: Sequence[_Write], statuses: list[U8], deadline_s: float) -> None:
+        link = self._nodes.find(segment, deadline_s)
+        if link is None:
+            return
+        outcomes = link.write([write.batch for write in writes], deadline_s)
+        for write, outcome in zip(writes, outcomes, strict=True):
+            statuses[write.part][write.first : write.first + len(outcome)] = outcome
+
+    def _abandon(
+        self,
+        parts: Sequence[PutPart],
+        goes: Sequence[NDArray[np.bool_]],
+        statuses: Sequence[U8],
+        deadline_s: float,
+    ) -> None:
+        """Gives back the promises of blocks that were to be written and weren't."""
+        lost: dict[tuple[bytes, int], list[bytes]] = {}
+        for part, go, status in zip(parts, goes, statuses, strict=True):
+            for i in np.flatnonzero(go & (status != Status.OK) & (status != Status.EXISTS)).tolist():
+                lost.setdefault((part.keyspace, part.rank), []).append(part.hashes[i])
+        deadline_s = max(deadline_s, time.monotonic() + ABANDON_TIMEOUT_S)
+        for (keyspace, rank), hashes in lost.items():
+            try:
+                self._master.ask(PutAbandon(keyspace, rank, join_hashes(hashes)), Done, deadline_s)
+            except MoonpoolError as error:
+                log.debug("promises of %d blocks left to expire: %s", len(hashes), error)
