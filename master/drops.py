@@ -1,0 +1,54 @@
+"""Copies that left the index and whose headers the nodes must flip, gathered while a request is handled."""
+
+from __future__ import annotations
+
+from moonpool.schemas.messages import DropList
+from moonpool.schemas.packed import join_hashes, pack_u16, pack_u32, pack_u64
+
+LOCATIONS_A_LIST = 32768
+"""Keeps a drop message far below the frame limit."""
+
+
+class _Locations:
+    def __init__(self) -> None:
+        self.ranks: list[int] = []
+        self.hashes: list[bytes] = []
+        self.slots: list[int] = []
+        self.generations: list[int] = []
+
+    def packed(self, keyspace: bytes) -> DropList:
+        return DropList(
+            keyspace,
+            pack_u16(self.ranks),
+            join_hashes(self.hashes),
+            pack_u32(self.slots),
+            pack_u64(self.generations),
+        )
+
+
+class DropBatch:
+    """Exact locations by segment index, in the order in which they were dropped."""
+
+    def __init__(self) -> None:
+        self._lists: dict[int, list[tuple[bytes, _Locations]]] = {}
+
+    def add(
+        self, segment: int, keyspace: bytes, rank: int, block_hash: bytes, slot: int, generation: int
+    ) -> None:
+        """One copy is to go."""
+        lists = self._lists.setdefault(segment, [])
+        if not lists or lists[-1][0] != keyspace or len(lists[-1][1].ranks) == LOCATIONS_A_LIST:
+            lists.append((keyspace, _Locations()))
+        locations = lists[-1][1]
+        locations.ranks.append(rank)
+        locations.hashes.append(block_hash)
+        locations.slots.append(slot)
+        locations.generations.append(generation)
+
+    def take(self, segment: int) -> list[DropList]:
+        """Removes and returns what one segment has to drop."""
+        return [locations.packed(keyspace) for keyspace, locations in self._lists.pop(segment, [])]
+
+    def segments(self) -> list[int]:
+        """Segments that have something to drop."""
+        return list(self._lists)

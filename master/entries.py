@@ -1,0 +1,87 @@
+"""Report ops as columns, checked before anything is applied: a bad op must not leave half of itself behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moonpool.schemas.errors import InvalidParams
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind
+from moonpool.schemas.messages import DropList, Entries, Freed, Moved
+from moonpool.schemas.packed import U16, U32, U64, count_of, split_hashes, u16s, u32s, u64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EntryColumns:
+    """Committed slots of one keyspace, one item an entry. `positions` and `parents` are empty in flat keyspaces."""
+
+    hashes: list[bytes]
+    ranks: U16
+    positions: list[int]
+    parents: list[bytes]
+    slots: U32
+    generations: U64
+    lengths: U64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocationColumns:
+    """Exact places of one keyspace in the reporting segment."""
+
+    hashes: list[bytes]
+    ranks: list[int]
+    slots: list[int]
+    generations: list[int]
+
+
+def read_entries(op: Entries, spec: KeyspaceSpec) -> EntryColumns:
+    """Raises InvalidParams where columns differ in length or a rank is outside the world."""
+    hashes = split_hashes(op.hashes, spec.hash_bytes)
+    chained = spec.kind is Kind.CHAINED
+    _same_count(len(hashes), "entries.ranks", op.ranks, 2)
+    _same_count(len(hashes), "entries.slots", op.slots, 4)
+    _same_count(len(hashes), "entries.generations", op.generations, 8)
+    _same_count(len(hashes), "entries.lengths", op.lengths, 8)
+    if chained:
+        _same_count(len(hashes), "entries.positions", op.positions, 4)
+        _same_count(len(hashes), "entries.parents", op.parents, spec.hash_bytes)
+    ranks = u16s(op.ranks)
+    _in_world(ranks, spec)
+    return EntryColumns(
+        hashes,
+        ranks,
+        u32s(op.positions).tolist() if chained else [],
+        split_hashes(op.parents, spec.hash_bytes) if chained else [],
+        u32s(op.slots),
+        u64s(op.generations),
+        u64s(op.lengths),
+    )
+
+
+def read_locations(op: Freed | Moved | DropList, spec: KeyspaceSpec) -> LocationColumns:
+    """The same of locations."""
+    hashes = split_hashes(op.hashes, spec.hash_bytes)
+    _same_count(len(hashes), "freed.ranks", op.ranks, 2)
+    _same_count(len(hashes), "freed.slots", op.slots, 4)
+    _same_count(len(hashes), "freed.generations", op.generations, 8)
+    if isinstance(op, Moved):
+        _same_count(len(hashes), "moved.new_slots", op.new_slots, 4)
+        _same_count(len(hashes), "moved.new_generations", op.new_generations, 8)
+    ranks = u16s(op.ranks)
+    _in_world(ranks, spec)
+    return LocationColumns(hashes, ranks.tolist(), u32s(op.slots).tolist(), u64s(op.generations).tolist())
+
+
+def check_rank(rank: int, spec: KeyspaceSpec) -> None:
+    """Raises InvalidParams where the keyspace has no such rank."""
+    if not 0 <= rank < spec.world:
+        raise InvalidParams(field="rank", value=rank, allowed=f"0 to {spec.world - 1}")
+
+
+def _same_count(count: int, field: str, packed: bytes, item_bytes: int) -> None:
+    if count_of(packed, item_bytes, field) != count:
+        raise InvalidParams(field=field, value=f"{len(packed)} bytes", allowed=f"{count} items")
+
+
+def _in_world(ranks: U16, spec: KeyspaceSpec) -> None:
+    if len(ranks):
+        check_rank(int(ranks.max()), spec)

@@ -1,0 +1,198 @@
+"""Which rows go first: the policy seam, and the queues that victims are taken from.
+
+A queue orders rows by a coarse score and never looks at one twice without cause. Entries are only hints:
+whoever takes a row checks that it still is a leaf, unprotected and as old as its entry said, and puts it
+back where it belongs. So nothing is searched for when a row is touched, leased or gets a child.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+FIRST_VICTIM = -1
+"""Score of leaves that stayed unready too long: below whatever a policy says."""
+
+ROWS_A_BUNDLE = 4096
+TICKS_A_SECOND = 10
+"""Resolution at which ends of leases are waited for."""
+
+
+class EvictionPolicy(Protocol):
+    """Pure: the worth of a row by its facts."""
+
+    def score(self, last_use_s: float, position: int) -> int:
+        """0 or more; the lowest go first. Must never fall while `last_use_s` rises, and be coarse: rows with
+        equal scores go by position, the deepest first."""
+        ...
+
+
+class LeastRecentlyUsed:
+    """Ages in whole seconds."""
+
+    def score(self, last_use_s: float, position: int) -> int:
+        """The second of the last use."""
+        return int(last_use_s)
+
+
+class RowCalendar:
+    """Rows in buckets by an integer key; 4 bytes an entry, duplicates allowed."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, deque[array[int]]] = {}
+        self._keys: list[int] = []
+        self.entries = 0
+
+    def push(self, key: int, row: int) -> None:
+        """Adds an entry."""
+        bundles = self._buckets.get(key)
+        if bundles is None:
+            bundles = self._buckets[key] = deque((array("I"),))
+            heapq.heappush(self._keys, key)
+        elif len(bundles[-1]) == ROWS_A_BUNDLE:
+            bundles.append(array("I"))
+        bundles[-1].append(row)
+        self.entries += 1
+
+    def first_key(self) -> int | None:
+        """The lowest key."""
+        return self._keys[0] if self._keys else None
+
+    def take(self) -> array[int]:
+        """Up to ROWS_A_BUNDLE rows of the lowest key; there must be one."""
+        key = self._keys[0]
+        bundles = self._buckets[key]
+        bundle = bundles.popleft()
+        if not bundles:
+            del self._buckets[key]
+            heapq.heappop(self._keys)
+        self.entries -= len(bundle)
+        return bundle
+
+    def pop(self) -> int:
+        """One row of the lowest key; there must be one."""
+        bundles = self._buckets[self._keys[0]]
+        row = bundles[-1].pop()
+        self.entries -= 1
+        if not bundles[-1]:
+            bundles.pop()
+            if not bundles:
+                del self._buckets[heapq.heappop(self._keys)]
+        return row
+
+    def peek(self) -> int:
+        """Some row of the lowest key; there must be one."""
+        return self._buckets[self._keys[0]][0][0]
+
+    def rows(self) -> set[int]:
+        """Every row that has an entry. For validation: a scan."""
+        return {row for bundles in self._buckets.values() for bundle in bundles for row in bundle}
+
+
+class OrderedRows:
+    """A calendar of scores whose lowest bundle is open: a heap, so that the deepest row leaves first."""
+
+    def __init__(self, position_of: Callable[[int], int]) -> None:
+        self._position_of = position_of
+        self._calendar = RowCalendar()
+        self._open: list[tuple[int, int]] = []  # heap of (-position, row)
+        self._open_score = 0
+
+    def push(self, score: int, row: int) -> None:
+        """Adds an entry."""
+        if self._open and score == self._open_score:
+            heapq.heappush(self._open, (-self._position_of(row), row))
+        else:
+            self._calendar.push(score, row)
+
+    def first_score(self) -> int | None:
+        """Score of the next entry."""
+        key = self._calendar.first_key()
+        if self._open and (key is None or self._open_score <= key):
+            return self._open_score
+        return key
+
+    def pop(self) -> tuple[int, int] | None:
+        """The next (score, row)."""
+        key = self._calendar.first_key()
+        if not self._open or (key is not None and key < self._open_score):
+            if key is None:
+                return None
+            for _, row in self._open:
+                self._calendar.push(self._open_score, row)
+            self._open_score = key
+            rows = set(self._calendar.take())
+            self._open = sorted((-self._position_of(row), row) for row in rows)
+        return self._open_score, heapq.heappop(self._open)[1]
+
+    def peek(self) -> int | None:
+        """The row that pop would most likely give."""
+        key = self._calendar.first_key()
+        if self._open and (key is None or self._open_score <= key):
+            return self._open[0][1]
+        return None if key is None else self._calendar.peek()
+
+    def rows(self) -> set[int]:
+        """Every row that has an entry. For validation: a scan."""
+        return self._calendar.rows() | {row for _, row in self._open}
+
+    @property
+    def entries(self) -> int:
+        """Entries, stale ones too."""
+        return self._calendar.entries + len(self._open)
+
+
+class VictimQueue:
+    """Candidates of one (table, segment). Every unpinned leaf with a copy on the segment has an entry in one of
+    `awake`, `asleep`, `dozing`; every row with children has one there or in `trunks`."""
+
+    def __init__(self, position_of: Callable[[int], int]) -> None:
+        self.awake = OrderedRows(position_of)
+        self.trunks = OrderedRows(position_of)  # rows that had children when they were looked at
+        self.asleep = RowCalendar()  # leased leaves, by the tick at which their lease ends
+        self.dozing = RowCalendar()  # the same of presence leases, which yield to a put in need
+
+    def sleep(self, row: int, until_s: float) -> None:
+        """Looks at the row again when its lease has ended."""
+        self.asleep.push(tick_after(until_s), row)
+
+    def doze(self, row: int, until_s: float) -> None:
+        """The same, unless a put in need comes first."""
+        self.dozing.push(tick_after(until_s), row)
+
+    def rows(self) -> set[int]:
+        """Every row that will be looked at as a leaf."""
+        return self.awake.rows() | self.asleep.rows() | self.dozing.rows()
+
+
+def tick_after(until_s: float) -> int:
+    """The first tick at which a lease until then is over."""
+    return int(until_s * TICKS_A_SECOND) + 1
+
+
+def tick_of(now_s: float) -> int:
+    """The tick that `now_s` lies in."""
+    return int(now_s * TICKS_A_SECOND)
+
+
+class UnreadyRows:
+    """Rows in the order in which they became (or were born) unready, to be looked at once after a time."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[int, array[int]]] = deque()
+
+    def note(self, row: int, now_s: float) -> None:
+        """The row is unready as of now."""
+        second = int(now_s)
+        if not self._seconds or self._seconds[-1][0] < second or len(self._seconds[-1][1]) == ROWS_A_BUNDLE:
+            self._seconds.append((second, array("I")))
+        self._seconds[-1][1].append(row)
+
+    def due(self, before_s: float) -> array[int] | None:
+        """Takes a bundle of rows noted in seconds that ended by `before_s`."""
+        if self._seconds and self._seconds[0][0] + 1 <= before_s:
+            return self._seconds.popleft()[1]
+        return None

@@ -1,0 +1,170 @@
+"""What readers ask of one table: match, presence, locate, renew, describe."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from moonpool.master.chained import ChainedTable
+from moonpool.master.columns import NO_ROW, view
+from moonpool.master.entries import check_rank
+from moonpool.master.flat import FlatTable
+from moonpool.master.step import Step, check_count
+from moonpool.master.table import Table
+from moonpool.schemas.errors import InvalidParams, NotFound
+from moonpool.schemas.messages import (
+    Copy,
+    Describe,
+    Description,
+    Locate,
+    Located,
+    Match,
+    Matched,
+    Presence,
+    Present,
+    Renew,
+    Renewed,
+    RunSlice,
+)
+from moonpool.schemas.packed import I64, count_of, split_hashes
+from moonpool.schemas.runs import run_end
+
+
+def match(table: Table, message: Match, step: Step) -> Matched:
+    """Longest ready prefix of each run, and a lease on its last row."""
+    chained = need_chained(table)
+    until_s = step.until_s(message.lease_ms)
+    check_count(sum(len(hashes) for _, hashes in message.runs) // table.spec.hash_bytes, "runs")
+    lengths: list[int] = []
+    for position, hashes in message.runs:
+        count = count_of(hashes, table.spec.hash_bytes, "runs.hashes")
+        check_run(position, count)
+        length, deepest = chained.ready_prefix(hashes)
+        if step.impaired:
+            length, deepest = chained.live_prefix(length, deepest, step.usable)
+        if length:
+            table.lease(deepest, until_s)
+        lengths.append(length)
+    return Matched(lengths)
+
+
+def presence(table: Table, message: Presence, step: Step) -> Present:
+    """Which rows of a flat keyspace are there, and leases on them that yield to a put in need."""
+    if not isinstance(table, FlatTable):
+        raise InvalidParams(field="keyspace", value="a chained one", allowed="flat ones; match chained ones")
+    if message.rank >= 0:
+        check_rank(message.rank, table.spec)
+    hashes = split_hashes(message.hashes, table.spec.hash_bytes)
+    check_count(len(hashes), "hashes")
+    usable = step.usable if step.impaired else None
+    return Present(table.presence(hashes, message.rank, step.until_s(message.ttl_ms), usable))
+
+
+def renew(table: Table, message: Renew, step: Step) -> Renewed:
+    """Leases and recency of rows that are in use."""
+    hashes = split_hashes(message.hashes, table.spec.hash_bytes)
+    check_count(len(hashes), "hashes")
+    until_s = step.until_s(message.lease_ms)
+    bits = bytearray(len(hashes))
+    for index, row in enumerate(table.rows.get_all(hashes)):
+        if row != NO_ROW and table.ready[row]:
+            bits[index] = 1
+            table.lease(row, until_s)
+            table.last_use_s[row] = step.now_s
+    return Renewed(bytes(bits))
+
+
+def locate(table: Table, message: Locate, step: Step) -> Located:
+    """Places of one rank. Chained: whole runs, or zeros where a run isn't all there. Flat: row by row."""
+    check_rank(message.rank, table.spec)
+    if isinstance(table, FlatTable):
+        hashes = split_hashes(message.hashes, table.spec.hash_bytes)
+        check_count(len(hashes), "hashes")
+        found = [
+            row if row != NO_ROW and table.sound(row, message.rank) else NO_ROW
+            for row in table.rows.get_all(hashes)
+        ]
+        rows: I64 = np.array(found, dtype=np.int64)
+        here = _within_reach(table, message.rank, rows, step)
+        return _located(table, message.rank, np.where(here, rows, NO_ROW), step)
+    chained = need_chained(table)
+    check_count(sum(run.count for run in message.runs), "runs")
+    parts = [_run_rows(chained, message.rank, run, step) for run in message.runs]
+    return _located(table, message.rank, np.concatenate(parts) if parts else np.zeros(0, np.int64), step)
+
+
+def _run_rows(table: ChainedTable, rank: int, run: RunSlice, step: Step) -> I64:
+    check_run(run.first, run.count)
+    if run.count < 1 or len(run.deepest) != table.spec.hash_bytes:
+        raise InvalidParams(field="runs", value=run, allowed="slices of one block or more")
+    rows = table.run_rows(run.deepest, run.first, run.count)
+    if rows is None or not _within_reach(table, rank, rows, step).all():
+        return np.full(run.count, NO_ROW, dtype=np.int64)
+    return rows
+
+
+def _within_reach(
+    table: Table, rank: int, rows: I64, step: Step
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    segments = view(table.which)[rows * table.world + rank] if len(table) else np.full(len(rows), -1)
+    return np.asarray((rows >= 0) & step.usable[segments], dtype=np.bool_)
+
+
+def _located(table: Table, rank: int, rows: I64, step: Step) -> Located:
+    """Vectorised gather; rows below 0 give zeros."""
+    count = len(rows)
+    which, slots = np.zeros(count, "<u2"), np.zeros(count, "<u4")
+    generations, lengths = np.zeros(count, "<u8"), np.zeros(count, "<u8")
+    there = np.flatnonzero(rows >= 0)
+    names: list[bytes] = []
+    if len(there):
+        cells = rows[there] * table.world + rank
+        segments, which[there] = np.unique(view(table.which)[cells], return_inverse=True)
+        names = [step.names[segment] for segment in segments.tolist()]
+        slots[there] = view(table.slots)[cells]
+        generations[there] = view(table.generations)[cells]
+        fixed = table.spec.shard_bytes[rank]
+        lengths[there] = fixed if table.lengths is None else view(table.lengths)[cells]
+    return Located(names, which.tobytes(), slots.tobytes(), generations.tobytes(), lengths.tobytes())
+
+
+def describe(table: Table, message: Describe, step: Step) -> Description:
+    """Everything known of one block. Raises NotFound."""
+    row = table.rows.get(message.block_hash) if message.block_hash else NO_ROW
+    if row == NO_ROW:
+        raise NotFound(key=message.block_hash.hex())
+    pinned = row in table.pins
+    pin_s = table.pins.until_s(row) - step.now_s if pinned else 0.0
+    places = [(rank, table.place(row, rank)) for rank in table.ranks_of(row)]
+    return Description(
+        ready=bool(table.ready[row]),
+        position=table.position_of(row),
+        parent=table.parent_of(row),
+        copies=[
+            Copy(rank, step.names[place.segment], place.slot, place.generation, place.length)
+            for rank, place in places
+        ],
+        children=table.children_of(row),
+        lease_ms=max(0, round((max(table.leased_until_s[row], table.soft_until_s(row)) - step.now_s) * 1000)),
+        pin_ms=-1 if pin_s == math.inf else max(0, round(pin_s * 1000)),
+        pinned=pinned,
+        age_ms=max(0, round((step.now_s - table.last_use_s[row]) * 1000)),
+    )
+
+
+def need_chained(table: Table) -> ChainedTable:
+    """The table, which must be chained. Raises InvalidParams."""
+    if not isinstance(table, ChainedTable):
+        raise InvalidParams(field="keyspace", value="a flat one", allowed="chained ones")
+    return table
+
+
+def check_run(first: int, count: int) -> None:
+    """Raises InvalidParams where blocks first .. first+count don't lie in one run."""
+    if first < 0 or first >= 1 << 31 or first + count > run_end(first):
+        raise InvalidParams(
+            field="runs",
+            value=f"{count} blocks from {first}",
+            allowed="blocks of one run (see schemas/runs.py)",
+        )

@@ -1,0 +1,94 @@
+"""Making room on one segment: victims of all tables of a shard, oldest first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from moonpool.master.chained import ChainedTable
+from moonpool.master.drops import DropBatch
+from moonpool.master.table import Table
+from moonpool.master.victims import Budget
+
+CHORE_ROWS_MAX = 4096
+"""Rows put where they belong before victims are looked for."""
+
+
+class Room:
+    """One call for `want_bytes` on a segment. `freed_bytes`: payload that left it."""
+
+    def __init__(self, segment: int, want_bytes: int, now_s: float, drops: DropBatch, budget: Budget) -> None:
+        self.freed_bytes = 0
+        self.rows = 0
+        self._segment = segment
+        self._want_bytes = want_bytes
+        self._now_s = now_s
+        self._drops = drops
+        self._budget = budget
+
+    def make(self, tables: Sequence[Table]) -> None:
+        """Leaves in order of worth; then those whose presence lease yields; then, where no leaf lies on the
+        segment, leaves elsewhere that hang on rows of the segment."""
+        here = [table for table in tables if self._segment in table.candidates.queues]
+        chores = Budget(CHORE_ROWS_MAX)
+        for table in here:
+            table.candidates.promote_stale(self._now_s, chores)
+            table.candidates.wake(self._segment, self._now_s, chores)
+        self._take_leaves(here)
+        for table in here:
+            while self._wanting() and (row := self._pop_dozing(table)) is not None:
+                self._evict(table, row)
+        for table in here:
+            while self._wanting() and (rows := self._pop_trunk(table)) is not None:
+                for row in reversed(rows):
+                    if table.hashes[row]:  # placeholders leave with the last row that hung on them
+                        self._evict(table, row)
+                self._take_leaves(here)
+
+    def _take_leaves(self, tables: Sequence[Table]) -> None:
+        heads = [
+            (score, index)
+            for index, table in enumerate(tables)
+            if (score := table.candidates.first_score(self._segment)) is not None
+        ]
+        heapq.heapify(heads)
+        while heads and self._wanting():
+            _, index = heads[0]
+            table = tables[index]
+            rival = min((head[0] for head in heads[1:3]), default=None)  # the heap's second is among these
+            while self._wanting() and (row := self._pop_leaf(table, rival)) is not None:
+                self._evict(table, row)
+            score = table.candidates.first_score(self._segment)
+            if score is None:
+                heapq.heappop(heads)
+            else:
+                heapq.heapreplace(heads, (score, index))
+
+    def _wanting(self) -> bool:
+        return self.freed_bytes < self._want_bytes and self._budget.rows > 0
+
+    def _pop_leaf(self, table: Table, score_max: int | None) -> int | None:
+        return table.candidates.pop_leaf(self._segment, score_max, self._now_s, self._budget)
+
+    def _pop_dozing(self, table: Table) -> int | None:
+        return table.candidates.pop_dozing(self._segment, self._now_s, self._budget)
+
+    def _pop_trunk(self, table: Table) -> list[int] | None:
+        return table.candidates.pop_trunk(self._segment, self._now_s, self._budget)
+
+    def _evict(self, table: Table, row: int) -> None:
+        self.freed_bytes += table.bytes_on(row, self._segment)
+        self.rows += 1
+        if isinstance(table, ChainedTable):
+            table.lift_last_use(row)
+        table.discard(row, self._now_s, self._drops)
+
+
+def next_age_ms(tables: Sequence[Table], segment: int, now_s: float) -> int:
+    """Age of the segment's next victim; -1 where there is none. As far as known without looking at it."""
+    ages = [
+        now_s - last_use_s
+        for table in tables
+        if (last_use_s := table.candidates.next_last_use_s(segment)) is not None
+    ]
+    return int(max(ages) * 1000) if ages else -1

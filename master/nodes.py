@@ -1,0 +1,226 @@
+"""Nodes as a master sees them: who lives, who is suspect, who is lost (no I/O, no clock).
+
+    joining ── inventory complete ──► live ◄── heard again, or announced ── suspect ── 30 s of silence ──► lost
+       └───────── silence of 3 s, or a closed connection ──────────────────► ▲ └─ the third time in 10 min ─► ▲
+    lost ── announced ──► joining
+
+Each segment has a small number, its index, that location columns hold instead of its id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from moonpool.master.columns import NO_SEGMENT
+from moonpool.master.placement import Candidate
+from moonpool.master.streams import ReportStream
+from moonpool.schemas.errors import InvalidParams, NotFound, Overloaded
+from moonpool.schemas.messages import Drop, NodeEntry, NodeInfo, NodeState
+
+log = logging.getLogger(__name__)
+
+NODES_MAX = 4096
+FLAPS_MAX = 3
+FLAPS_WINDOW_S = 600.0
+LOST_MEMORY_S = 600.0
+"""How long removals are kept for a lost node that may come back."""
+
+OUTSTANDING_MAX = 64
+SEGMENT_ID_BYTES_MAX = 64
+
+READABLE = (NodeState.JOINING, NodeState.LIVE)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One segment. `complete`: an inventory has ended since it (re)joined. `outstanding`: drops that somebody
+    waits for, by id, sent again when a stream begins."""
+
+    info: NodeInfo
+    index: int
+    state: NodeState
+    heard_s: float
+    connected: bool = True
+    complete: bool = False
+    free_bytes: int = 0
+    facts: dict[str, int | float] = field(default_factory=dict)
+    flaps_s: deque[float] = field(default_factory=deque)
+    stream: ReportStream = field(default_factory=ReportStream)
+    outstanding: dict[int, Drop] = field(default_factory=dict)
+
+
+class Nodes:
+    """All segments that have announced themselves and are not forgotten."""
+
+    def __init__(self, suspect_after_s: float, lost_after_s: float) -> None:
+        self._suspect_after_s = suspect_after_s
+        self._lost_after_s = lost_after_s
+        self._nodes: dict[bytes, Node] = {}
+        self._free_indices = list(range(NODES_MAX - 1, -1, -1))
+        self.names: list[bytes] = [b""] * NODES_MAX
+        self.usable = np.zeros(NO_SEGMENT + 1, dtype=np.bool_)
+        self._unswept: set[int] = set()  # indices of lost nodes whose copies are not all gone
+        self.impaired = False
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    # ------------------------------------------------------------ events
+
+    def announce(self, info: NodeInfo, now_s: float) -> Node:
+        """The segment is here, or here again. Its next report must begin a stream. Raises Overloaded."""
+        if not 0 < len(info.segment) <= SEGMENT_ID_BYTES_MAX:
+            raise InvalidParams(
+                field="segment", value=info.segment.hex(), allowed=f"1 to {SEGMENT_ID_BYTES_MAX} bytes"
+            )
+        node = self._nodes.get(info.segment)
+        if node is None:
+            node = self._add(info, now_s)
+        node.info, node.heard_s, node.connected = info, now_s, True
+        node.stream.cut()
+        if node.state is NodeState.LOST:
+            node.complete = False
+            self._unswept.discard(node.index)
+        self._set_state(node, NodeState.LIVE if node.complete else NodeState.JOINING)
+        return node
+
+    def _add(self, info: NodeInfo, now_s: float) -> Node:
+        if not self._free_indices:
+            raise Overloaded(what="the list of nodes", limit=NODES_MAX)
+        index = self._free_indices.pop()
+        self.names[index] = info.segment
+        node = self._nodes[info.segment] = Node(
+            info, index, NodeState.JOINING, now_s, free_bytes=info.capacity_bytes
+        )
+        return node
+
+    def heard(self, segment: bytes, now_s: float) -> Node:
+        """Any message of a node that isn't lost. Raises NotFound: announce first."""
+        node = self._nodes.get(segment)
+        if node is None or node.state is NodeState.LOST:
+            raise NotFound(key=f"node with segment {segment.hex()}")
+        node.heard_s = now_s
+        if node.state is NodeState.SUSPECT:
+            node.connected = True
+            self._set_state(node, NodeState.LIVE if node.complete else NodeState.JOINING)
+        return node
+
+    def disconnected(self, segment: bytes, now_s: float) -> Node | None:
+        """Its connection is closed: suspect at once. Returns the node where that makes it lost."""
+        node = self._nodes.get(segment)
+        if node is None or node.state is NodeState.LOST:
+            return None
+        node.connected = False
+        node.stream.cut()
+        return self._suspect(node, now_s) if node.state is not NodeState.SUSPECT else None
+
+    def inventory_complete(self, node: Node) -> None:
+        """The node's stream has named all it holds."""
+        node.complete = True
+        if node.state is NodeState.JOINING:
+            self._set_state(node, NodeState.LIVE)
+
+    def tick(self, now_s: float) -> list[Node]:
+        """Time has passed. Returns the nodes that it made lost."""
+        lost: list[Node] = []
+        for node in self._nodes.values():
+            silent_s = now_s - node.heard_s
+            if node.state in READABLE and silent_s > self._suspect_after_s and self._suspect(node, now_s):
+                lost.append(node)
+            elif node.state is NodeState.SUSPECT and silent_s > self._lost_after_s:
+                self._lose(node)
+                lost.append(node)
+        return lost
+
+    def swept(self, index: int) -> None:
+        """No copy on a lost node is left in the index."""
+        self._unswept.discard(index)
+        self._see_impaired()
+
+    def forgettable(self, now_s: float) -> list[Node]:
+        """Lost nodes that need not be remembered any more."""
+        return [
+            node
+            for node in self._nodes.values()
+            if node.state is NodeState.LOST
+            and node.index not in self._unswept
+            and now_s - node.heard_s > self._lost_after_s + LOST_MEMORY_S
+        ]
+
+    def forget(self, node: Node) -> None:
+        """Its index may be given to another segment."""
+        del self._nodes[node.info.segment]
+        self.names[node.index] = b""
+        self._free_indices.append(node.index)
+
+    # ------------------------------------------------------------ states
+
+    def _suspect(self, node: Node, now_s: float) -> Node | None:
+        node.flaps_s.append(now_s)
+        while node.flaps_s[0] <= now_s - FLAPS_WINDOW_S:
+            node.flaps_s.popleft()
+        if len(node.flaps_s) >= FLAPS_MAX:
+            self._lose(node)
+            return node
+        self._set_state(node, NodeState.SUSPECT)
+        return None
+
+    def _lose(self, node: Node) -> None:
+        node.stream.cut()
+        self._unswept.add(node.index)
+        self._set_state(node, NodeState.LOST)
+
+    def _set_state(self, node: Node, state: NodeState) -> None:
+        if node.state is not state:
+            log.info("node %s (%s) is %s", node.info.node, node.info.segment.hex(), state.name.lower())
+        node.state = state
+        self.usable[node.index] = state in READABLE
+        self._see_impaired()
+
+    def _see_impaired(self) -> None:
+        self.impaired = bool(self._unswept) or any(
+            node.state is NodeState.SUSPECT for node in self._nodes.values()
+        )
+
+    # ------------------------------------------------------------ facts
+
+    def get(self, segment: bytes) -> Node | None:
+        """The node of a segment."""
+        return self._nodes.get(segment)
+
+    def all(self) -> list[Node]:
+        """Every node, lost ones too."""
+        return list(self._nodes.values())
+
+    def unswept(self) -> list[int]:
+        """Indices of lost nodes whose copies are not all gone."""
+        return list(self._unswept)
+
+    def writable(self) -> list[Candidate]:
+        """Segments that may be written to."""
+        return [
+            Candidate(node.index, node.info.segment, node.info.host, node.free_bytes, node.info.page_bytes)
+            for node in self._nodes.values()
+            if node.state in READABLE
+        ]
+
+    def entries(self) -> list[NodeEntry]:
+        """For the cluster map."""
+        return [NodeEntry(node.info, node.state, node.free_bytes) for node in self._nodes.values()]
+
+    def validate(self) -> None:
+        """Asserts that derived facts agree with the nodes' states."""
+        indices = {node.index for node in self._nodes.values()}
+        assert len(indices) == len(self._nodes), "two nodes with one index"
+        assert not indices & set(self._free_indices), "an index both free and used"
+        assert self._unswept <= indices, "a sweep of a forgotten node"
+        for node in self._nodes.values():
+            assert self.names[node.index] == node.info.segment, "a wrong name"
+            assert self.usable[node.index] == (node.state in READABLE), "usable is wrong"
+            assert len(node.flaps_s) <= FLAPS_MAX, "flaps are not bounded"
+            assert len(node.outstanding) <= OUTSTANDING_MAX, "outstanding drops are not bounded"
+        assert int(self.usable.sum()) == sum(node.state in READABLE for node in self._nodes.values())

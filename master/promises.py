@@ -1,0 +1,80 @@
+"""Promises to write: who was told GO keeps others from writing the same block for a while."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from moonpool.master.eviction import tick_after, tick_of
+
+PROMISES_MAX = 1 << 18
+Key = tuple[bytes, int, bytes]
+"""(keyspace, rank, block hash)."""
+
+
+class Promise(NamedTuple):
+    """Bytes that are expected on a segment, until then."""
+
+    until_s: float
+    segment: int
+    size_bytes: int
+
+
+class Promises:
+    """At most `limit` at once. Each ends by its commit, by being abandoned, or by its time."""
+
+    def __init__(self, limit: int = PROMISES_MAX) -> None:
+        self._limit = limit
+        self._held: dict[Key, Promise] = {}
+        self._ends: dict[int, deque[Key]] = {}  # tick -> keys that may end then
+        self.bytes_on: dict[int, int] = {}  # segment -> promised bytes
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def held(self, key: Key, now_s: float) -> bool:
+        """Whether somebody holds it."""
+        promise = self._held.get(key)
+        return promise is not None and promise.until_s > now_s
+
+    def full(self) -> bool:
+        """Whether no more may be given."""
+        return len(self._held) >= self._limit
+
+    def give(self, key: Key, promise: Promise) -> None:
+        """Gives one that nobody holds."""
+        self.end(key)
+        self._held[key] = promise
+        self.bytes_on[promise.segment] = self.bytes_on.get(promise.segment, 0) + promise.size_bytes
+        tick = tick_after(promise.until_s)
+        keys = self._ends.get(tick)
+        if keys is None:
+            keys = self._ends[tick] = deque()
+        keys.append(key)
+
+    def end(self, key: Key) -> None:
+        """Committed or abandoned. One that nobody holds is no error."""
+        promise = self._held.pop(key, None)
+        if promise is None:
+            return
+        left = self.bytes_on[promise.segment] - promise.size_bytes
+        if left:
+            self.bytes_on[promise.segment] = left
+        else:
+            del self.bytes_on[promise.segment]
+
+    def expire(self, now_s: float) -> None:
+        """Ends those whose time is over."""
+        for tick in [tick for tick in self._ends if tick <= tick_of(now_s)]:
+            for key in self._ends.pop(tick):
+                promise = self._held.get(key)
+                if promise is not None and promise.until_s <= now_s:
+                    self.end(key)
+
+    def validate(self) -> None:
+        """Totals agree with what is held."""
+        totals: dict[int, int] = {}
+        for promise in self._held.values():
+            totals[promise.segment] = totals.get(promise.segment, 0) + promise.size_bytes
+        assert totals == {segment: size for segment, size in self.bytes_on.items() if size}, "promised bytes"
+        assert len(self._held) <= self._limit, "more promises than allowed"

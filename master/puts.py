@@ -1,0 +1,72 @@
+"""put_start: may these blocks be written, and where? Probes the index and keeps promises; writes no row."""
+
+from __future__ import annotations
+
+from moonpool.master.chained import ChainedTable
+from moonpool.master.columns import NO_ROW
+from moonpool.master.entries import check_rank
+from moonpool.master.lookups import check_run
+from moonpool.master.promises import Promise, Promises
+from moonpool.master.step import Step
+from moonpool.master.table import Table
+from moonpool.schemas.errors import InvalidParams
+from moonpool.schemas.messages import PutAnswer, PutItem
+from moonpool.schemas.packed import count_of, split_hashes
+from moonpool.schemas.runs import run_start
+
+PROMISE_MS_MAX = 60_000
+
+
+def start_item(
+    table: Table, item: PutItem, promises: Promises, promise_ms: int, step: Step
+) -> tuple[bytes, int | None]:
+    """One answer a block, and the segment that those with GO are to be written to."""
+    hashes = split_hashes(item.hashes, table.spec.hash_bytes)
+    if not _hangs(table, item, promises, step.now_s):
+        return bytes([PutAnswer.NO_PARENT]) * len(hashes), None
+    answers = bytearray(len(hashes))
+    segment: int | None = None
+    until_s = step.now_s + promise_ms / 1000
+    for index, row in enumerate(table.rows.get_all(hashes)):
+        key = (item.keyspace, item.rank, hashes[index])
+        if row != NO_ROW and table.committed[row] >> item.rank & 1:
+            # While a copy is being checked nobody knows whether another one is wanted.
+            answers[index] = PutAnswer.EXISTS if table.sound(row, item.rank) else PutAnswer.BUSY
+            continue
+        if promises.held(key, step.now_s) or promises.full():
+            answers[index] = PutAnswer.BUSY
+            continue
+        if segment is None:
+            segment = step.place_put(item.size_bytes, promises.bytes_on)
+        if segment is None:
+            answers[index] = PutAnswer.NO_NODE
+            continue
+        answers[index] = PutAnswer.GO
+        promises.give(key, Promise(until_s, segment, item.size_bytes))
+    return bytes(answers), segment
+
+
+def _hangs(table: Table, item: PutItem, promises: Promises, now_s: float) -> bool:
+    """Whether the first block's parent is there or on its way. The others follow blocks of this very item."""
+    if not isinstance(table, ChainedTable) or run_start(item.position) == item.position:
+        return True
+    return promises.held((item.keyspace, item.rank, item.parent), now_s) or table.may_hang_on(
+        item.parent, item.position, item.rank, now_s
+    )
+
+
+def check_item(table: Table, item: PutItem, promise_ms: int) -> None:
+    """Raises InvalidParams where an item can't be answered."""
+    check_rank(item.rank, table.spec)
+    count = count_of(item.hashes, table.spec.hash_bytes, "hashes")
+    if item.size_bytes < 1:
+        raise InvalidParams(field="size_bytes", value=item.size_bytes, allowed="1 or more")
+    if not 1 <= promise_ms <= PROMISE_MS_MAX:
+        raise InvalidParams(field="promise_ms", value=promise_ms, allowed=f"1 to {PROMISE_MS_MAX}")
+    if not isinstance(table, ChainedTable):
+        return
+    check_run(item.position, count)
+    if item.position and len(item.parent) != table.spec.hash_bytes:
+        raise InvalidParams(
+            field="parent", value=item.parent.hex(), allowed="the hash before the first block's"
+        )

@@ -1,0 +1,80 @@
+"""Removing rows, and pinning them against removal."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from moonpool.master.columns import NO_ROW, view
+from moonpool.master.step import Predicate, Step, check_count
+from moonpool.master.table import Table
+from moonpool.schemas.errors import InvalidParams, Overloaded
+from moonpool.schemas.messages import Clear, Pin, Remove, Removed, Unpin
+from moonpool.schemas.packed import join_hashes, split_hashes
+
+REMOVE_MAX = 16384
+"""Hashes named by one Remove: they are kept for nodes that are away."""
+
+SUBTREE_ROWS_MAX = 1 << 20
+PINS_MAX = 65536
+
+
+def remove(table: Table, message: Remove, step: Step) -> Removed:
+    """Removes rows with all that hangs on them. Nodes are told the hashes even where there is no row: a slot may
+    be under way."""
+    hashes = split_hashes(message.hashes, table.spec.hash_bytes)
+    if len(hashes) > REMOVE_MAX:
+        raise InvalidParams(field="hashes", value=f"{len(hashes)} blocks", allowed=f"{REMOVE_MAX} a request")
+    count = skipped = 0
+    doomed: list[bytes] = []
+    for block_hash in hashes:
+        row = table.rows.get(block_hash)
+        rows = table.subtree(row, SUBTREE_ROWS_MAX) if row != NO_ROW else []
+        if rows is None:
+            raise Overloaded(what="the subtree to be removed", limit=SUBTREE_ROWS_MAX)
+        protected = 0 if message.force else sum(table.protected(other, step.now_s) for other in rows)
+        if protected:
+            skipped += protected
+            continue
+        doomed.append(block_hash)
+        count += sum(table.committed[other] != 0 for other in rows)
+        table.discard_all(rows, step.now_s, step.drops)
+    if doomed:
+        step.predicate = Predicate(table.keyspace, join_hashes(doomed), False)
+    return Removed(count, skipped, [])
+
+
+def clear(table: Table, message: Clear, step: Step) -> Removed | None:
+    """What a Clear may do: None says go on. Unless forced, one leased or pinned row keeps the whole keyspace."""
+    leased = view(table.leased_until_s) > step.now_s if len(table) else np.zeros(0, dtype=np.bool_)
+    protected = int(leased.sum()) + sum(not leased[row] for row in table.pins.rows())
+    if protected and not message.force:
+        return Removed(0, protected, [])
+    step.predicate = Predicate(table.keyspace, b"", True)
+    return None
+
+
+def pin(table: Table, message: Pin, pins: int, step: Step) -> int:
+    """Pins rows that have copies; returns how many. `pins`: how many there are in all tables. Raises Overloaded."""
+    hashes = split_hashes(message.hashes, table.spec.hash_bytes)
+    check_count(len(hashes), "hashes")
+    if message.ttl_ms < 0:
+        raise InvalidParams(field="ttl_ms", value=message.ttl_ms, allowed="0 (no end) or more")
+    rows = [row for row in table.rows.get_all(hashes) if row != NO_ROW and table.committed[row]]
+    if pins + sum(row not in table.pins for row in set(rows)) > PINS_MAX:
+        raise Overloaded(what="the list of pins", limit=PINS_MAX)
+    until_s = step.now_s + message.ttl_ms / 1000 if message.ttl_ms else math.inf
+    for row in rows:
+        table.pins.add(row, until_s)
+    return len(rows)
+
+
+def unpin(table: Table, message: Unpin, step: Step) -> int:
+    """Returns how many were pinned."""
+    hashes = split_hashes(message.hashes, table.spec.hash_bytes)
+    check_count(len(hashes), "hashes")
+    rows = [row for row in table.rows.get_all(hashes) if row != NO_ROW and table.pins.remove(row)]
+    for row in rows:
+        table.candidates.add_everywhere(row, step.now_s)
+    return len(rows)

@@ -1,0 +1,96 @@
+"""Ops of the report streams, applied to one shard's tables. Rows come from here and from nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from moonpool.master.bad_reports import BadReports
+from moonpool.master.columns import NO_ROW
+from moonpool.master.entries import check_rank, read_entries, read_locations
+from moonpool.master.promises import Promises
+from moonpool.master.step import Step
+from moonpool.master.table import Table
+from moonpool.schemas.errors import InvalidParams
+from moonpool.schemas.messages import Checked, Entries, Freed, Moved, Op
+from moonpool.schemas.packed import u32s, u64s
+
+TableOf = Callable[[bytes], Table]
+"""The table of a keyspace; raises KeyspaceUnknown."""
+
+
+def check_op(table_of: TableOf, op: Op) -> None:
+    """Raises KeyspaceUnknown or InvalidParams where the op can't be applied."""
+    if isinstance(op, Entries):
+        read_entries(op, table_of(op.keyspace).spec)
+    elif isinstance(op, (Freed, Moved)):
+        read_locations(op, table_of(op.keyspace).spec)
+    elif isinstance(op, Checked):
+        spec = table_of(op.keyspace).spec
+        check_rank(op.rank, spec)
+        if len(op.block_hash) != spec.hash_bytes:
+            raise InvalidParams(
+                field="checked.block_hash", value=op.block_hash, allowed=f"{spec.hash_bytes} bytes"
+            )
+
+
+def apply_op(
+    table_of: TableOf, promises: Promises, bad_reports: BadReports, segment: int, op: Op, step: Step
+) -> None:
+    """Applies an op that `check_op` has passed. Ops that concern no row are the core's."""
+    if isinstance(op, Entries):
+        _commit(table_of(op.keyspace), promises, segment, op, step)
+    elif isinstance(op, Freed):
+        _free(table_of(op.keyspace), segment, op, step)
+    elif isinstance(op, Moved):
+        _move(table_of(op.keyspace), segment, op)
+    elif isinstance(op, Checked):
+        _settle_check(table_of(op.keyspace), bad_reports, segment, op, step)
+
+
+def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: Step) -> None:
+    entries = read_entries(op, table.spec)
+    refused = table.commit(segment, entries, step.usable, step.now_s)
+    ranks = entries.ranks.tolist()
+    if len(promises):
+        for rank, block_hash in zip(ranks, entries.hashes, strict=True):
+            promises.end((op.keyspace, rank, block_hash))
+    for index in refused:
+        step.drops.add(
+            segment,
+            op.keyspace,
+            ranks[index],
+            entries.hashes[index],
+            int(entries.slots[index]),
+            int(entries.generations[index]),
+        )
+
+
+def _free(table: Table, segment: int, op: Freed, step: Step) -> None:
+    freed = read_locations(op, table.spec)
+    places = zip(freed.hashes, freed.ranks, freed.slots, freed.generations, strict=True)
+    for block_hash, rank, slot, generation in places:
+        row = table.rows.get(block_hash)  # looked up one by one: a row may leave with the one before it
+        if row != NO_ROW and table.is_at(row, rank, segment, slot, generation):
+            table.drop_copy(row, rank, step.now_s)
+
+
+def _move(table: Table, segment: int, op: Moved) -> None:
+    moved = read_locations(op, table.spec)
+    new_places = zip(u32s(op.new_slots).tolist(), u64s(op.new_generations).tolist(), strict=True)
+    places = zip(moved.hashes, moved.ranks, moved.slots, moved.generations, new_places, strict=True)
+    for block_hash, rank, slot, generation, (new_slot, new_generation) in places:
+        row = table.rows.get(block_hash)
+        if row != NO_ROW and table.is_at(row, rank, segment, slot, generation):
+            table.move(row, rank, new_slot, new_generation)
+
+
+def _settle_check(table: Table, bad_reports: BadReports, segment: int, op: Checked, step: Step) -> None:
+    row = table.rows.get(op.block_hash)
+    if row == NO_ROW or not table.is_at(row, op.rank, segment, op.slot, op.generation):
+        return
+    bad_reports.answered((op.keyspace, op.rank, op.block_hash), step.now_s)
+    if op.good:
+        table.clear_doubt(row, op.rank)
+    else:
+        step.drops.add(segment, op.keyspace, op.rank, op.block_hash, op.slot, op.generation)
+        table.drop_copy(row, op.rank, step.now_s)

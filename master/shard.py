@@ -1,0 +1,321 @@
+"""One shard of the index: a table a keyspace, promises, and what must be done to all of them.
+
+`ShardIndex` is the seam: the core sees nothing else of a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from moonpool.master import lookups, puts, removals
+from moonpool.master.bad_reports import BadReports
+from moonpool.master.chained import ChainedTable
+from moonpool.master.columns import NO_ROW, view
+from moonpool.master.eviction import EvictionPolicy, LeastRecentlyUsed
+from moonpool.master.flat import FlatTable
+from moonpool.master.need import Room, next_age_ms
+from moonpool.master.promises import Promises
+from moonpool.master.reports import apply_op, check_op
+from moonpool.master.step import CheckOrder, Step, check_count
+from moonpool.master.sweeps import Sweeps
+from moonpool.master.table import Table
+from moonpool.master.validation import validate_table
+from moonpool.master.victims import Budget
+from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, Overloaded
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind
+from moonpool.schemas.messages import (
+    Clear,
+    Describe,
+    Done,
+    DropList,
+    Locate,
+    Match,
+    Message,
+    Op,
+    Pin,
+    Presence,
+    PutAbandon,
+    PutStart,
+    PutStarted,
+    Remove,
+    Removed,
+    Renew,
+    ReportBad,
+    Unpin,
+)
+from moonpool.schemas.packed import split_hashes
+
+TABLES_MAX = 4096
+NEED_ROWS_MAX = 4096
+SWEEP_ROWS_A_TICK = 65536
+SWEEP_ROWS_AT_ONCE = 16384
+ROWS_A_TICK = 4096
+
+
+class Evicted(NamedTuple):
+    """What a need found: the asking node's own drops, payload bytes, age of the next victim."""
+
+    drops: list[DropList]
+    freed_bytes: int
+    next_age_ms: int
+
+
+class ShardIndex(Protocol):
+    """All that a core does with a shard. Raises MoonpoolError for refusals, before anything has changed."""
+
+    def register(self, spec: KeyspaceSpec) -> None:
+        """Makes a keyspace known."""
+        ...
+
+    def ask(self, message: Message, step: Step) -> Message:
+        """A client's request."""
+        ...
+
+    def check(self, op: Op) -> None:
+        """Raises where `apply` would."""
+        ...
+
+    def apply(self, segment: int, op: Op, step: Step) -> None:
+        """An op of a segment's report stream."""
+        ...
+
+    def start_inventory(self, segment: int) -> None:
+        """A new stream begins."""
+        ...
+
+    def end_inventory(self, segment: int, step: Step) -> None:
+        """The stream has named all that the segment holds: the rest goes, in slices."""
+        ...
+
+    def need(self, segment: int, want_bytes: int, step: Step) -> Evicted:
+        """Removes victims until so many bytes of the segment are free."""
+        ...
+
+    def lose(self, segment: int) -> None:
+        """The segment's copies go, in slices."""
+        ...
+
+    def holds(self, segment: int) -> bool:
+        """Whether a lost segment's copies are not all gone yet."""
+        ...
+
+    def forget(self, segment: int) -> None:
+        """The index number will be given to another segment."""
+        ...
+
+    def tick(self, step: Step) -> None:
+        """What time brings: expiries, slices of slow work."""
+        ...
+
+    def validate(self) -> None:
+        """Asserts every invariant. A scan: for tests."""
+        ...
+
+    def facts(self) -> dict[str, int | float | str]:
+        """Sizes and counters."""
+        ...
+
+
+class Shard:
+    """The one implementation of ShardIndex."""
+
+    def __init__(self, policy: EvictionPolicy | None = None) -> None:
+        self.tables: dict[bytes, Table] = {}
+        self.promises = Promises()
+        self._policy = policy or LeastRecentlyUsed()
+        self._bad_reports = BadReports()
+        self._sweeps = Sweeps()
+        self._evicted_rows = 0
+        self._handlers: dict[type[Message], Callable[[Table, Any, Step], Message]] = {
+            Match: lookups.match,
+            Presence: lookups.presence,
+            Locate: lookups.locate,
+            Renew: lookups.renew,
+            Describe: lookups.describe,
+            Remove: removals.remove,
+            PutAbandon: self._put_abandon,
+            ReportBad: self._report_bad,
+            Clear: self._clear,
+            Pin: self._pin,
+            Unpin: self._unpin,
+        }
+
+    def register(self, spec: KeyspaceSpec) -> None:
+        """See ShardIndex. Where there are too many keyspaces, an empty one makes room."""
+        keyspace = spec.digest()
+        if keyspace in self.tables:
+            return
+        spec.check()
+        if len(self.tables) >= TABLES_MAX:
+            empty = next((key for key, table in self.tables.items() if not len(table)), None)
+            if empty is None:
+                raise Overloaded(what="the list of keyspaces", limit=TABLES_MAX)
+            del self.tables[empty]
+        self.tables[keyspace] = self._make_table(spec)
+
+    def _make_table(self, spec: KeyspaceSpec) -> Table:
+        kind = ChainedTable if spec.kind is Kind.CHAINED else FlatTable
+        return kind(spec, self._policy)
+
+    def table(self, keyspace: bytes) -> Table:
+        """Raises KeyspaceUnknown."""
+        table = self.tables.get(keyspace)
+        if table is None:
+            raise KeyspaceUnknown(keyspace=keyspace.hex())
+        return table
+
+    # ------------------------------------------------------------ clients
+
+    def ask(self, message: Message, step: Step) -> Message:
+        """See ShardIndex."""
+        if isinstance(message, PutStart):
+            return self._put_start(message, step)
+        handler = self._handlers[type(message)]
+        return handler(self.table(message.keyspace), message, step)  # type: ignore[attr-defined]
+
+    def _put_start(self, message: PutStart, step: Step) -> PutStarted:
+        tables = [self.table(item.keyspace) for item in message.items]
+        hashes = zip(message.items, tables, strict=True)
+        check_count(sum(len(item.hashes) // table.spec.hash_bytes for item, table in hashes), "items")
+        for item, table in zip(message.items, tables, strict=True):
+            puts.check_item(table, item, message.promise_ms)
+        answers: list[bytes] = []
+        segments: list[bytes] = []
+        for item, table in zip(message.items, tables, strict=True):
+            answer, segment = puts.start_item(table, item, self.promises, message.promise_ms, step)
+            answers.append(answer)
+            segments.append(b"" if segment is None else step.names[segment])
+        return PutStarted(answers, segments)
+
+    def _put_abandon(self, table: Table, message: PutAbandon, step: Step) -> Done:
+        for block_hash in split_hashes(message.hashes, table.spec.hash_bytes):
+            self.promises.end((message.keyspace, message.rank, block_hash))
+        return Done()
+
+    def _report_bad(self, table: Table, message: ReportBad, step: Step) -> Done:
+        row = table.rows.get(message.block_hash) if message.block_hash else NO_ROW
+        if row == NO_ROW or not 0 <= message.rank < table.world:
+            return Done(0)
+        place = table.place(row, message.rank)
+        named = (place.slot, place.generation) == (message.slot, message.generation)
+        if not table.sound(row, message.rank) or not named or step.names[place.segment] != message.segment:
+            return Done(0)
+        if not self._bad_reports.admit((message.keyspace, message.rank, message.block_hash), step.now_s):
+            return Done(0)
+        table.doubt(row, message.rank, step.now_s)
+        order = CheckOrder(
+            place.segment, message.keyspace, message.rank, message.block_hash, place.slot, place.generation
+        )
+        step.checks.append(order)
+        return Done(1)
+
+    def _clear(self, table: Table, message: Clear, step: Step) -> Removed:
+        refused = removals.clear(table, message, step)
+        if refused is not None:
+            return refused
+        count = int(np.count_nonzero(view(table.committed))) if len(table) else 0
+        self.tables[message.keyspace] = self._make_table(table.spec)
+        return Removed(count, 0, [])
+
+    def _pin(self, table: Table, message: Pin, step: Step) -> Done:
+        pins = sum(len(other.pins) for other in self.tables.values())
+        return Done(removals.pin(table, message, pins, step))
+
+    def _unpin(self, table: Table, message: Unpin, step: Step) -> Done:
+        return Done(removals.unpin(table, message, step))
+
+    # ------------------------------------------------------------ nodes
+
+    def check(self, op: Op) -> None:
+        """See ShardIndex."""
+        check_op(self.table, op)
+
+    def apply(self, segment: int, op: Op, step: Step) -> None:
+        """See ShardIndex."""
+        apply_op(self.table, self.promises, self._bad_reports, segment, op, step)
+
+    def start_inventory(self, segment: int) -> None:
+        """See ShardIndex."""
+        self._sweeps.cancel(segment)
+        for table in self.tables.values():
+            table.start_inventory(segment)
+
+    def end_inventory(self, segment: int, step: Step) -> None:
+        """See ShardIndex. Small tables are done at once."""
+        self._sweeps.start(segment, self.tables.values(), unnamed=True)
+        self._sweeps.run(self.tables, SWEEP_ROWS_AT_ONCE, step.now_s)
+
+    def need(self, segment: int, want_bytes: int, step: Step) -> Evicted:
+        """See ShardIndex."""
+        if want_bytes < 0:
+            raise InvalidParams(field="want_bytes", value=want_bytes, allowed="0 or more")
+        tables = list(self.tables.values())
+        room = Room(segment, want_bytes, step.now_s, step.drops, Budget(NEED_ROWS_MAX))
+        room.make(tables)
+        self._evicted_rows += room.rows
+        return Evicted(step.drops.take(segment), room.freed_bytes, next_age_ms(tables, segment, step.now_s))
+
+    def lose(self, segment: int) -> None:
+        """See ShardIndex."""
+        self._sweeps.cancel(segment)
+        for table in self.tables.values():
+            table.end_inventory(segment)
+        self._sweeps.start(segment, self.tables.values(), unnamed=False)
+
+    def holds(self, segment: int) -> bool:
+        """See ShardIndex."""
+        return any(segment in table.copies for table in self.tables.values())
+
+    def forget(self, segment: int) -> None:
+        """See ShardIndex."""
+        self._sweeps.cancel(segment)
+        for table in self.tables.values():
+            table.forget(segment)
+
+    # ------------------------------------------------------------ time
+
+    def tick(self, step: Step) -> None:
+        """See ShardIndex."""
+        self.promises.expire(step.now_s)
+        self._sweeps.run(self.tables, SWEEP_ROWS_A_TICK, step.now_s)
+        for key in self._bad_reports.overdue(step.now_s):
+            self._drop_doubted(*key, step)
+        for table in self.tables.values():
+            for row in table.pins.expire(step.now_s, ROWS_A_TICK):
+                table.candidates.add_everywhere(row, step.now_s)
+            table.candidates.promote_stale(step.now_s, Budget(ROWS_A_TICK))
+            if isinstance(table, ChainedTable):
+                table.settle_some(ROWS_A_TICK)
+
+    def _drop_doubted(self, keyspace: bytes, rank: int, block_hash: bytes, step: Step) -> None:
+        """The node has not said whether the copy is good: it goes."""
+        table = self.tables.get(keyspace)
+        row = table.rows.get(block_hash) if table is not None else NO_ROW
+        if table is None or row == NO_ROW or not table.doubted.get(row, 0) >> rank & 1:
+            return
+        place = table.place(row, rank)
+        step.drops.add(place.segment, keyspace, rank, block_hash, place.slot, place.generation)
+        table.drop_copy(row, rank, step.now_s)
+
+    def validate(self) -> None:
+        """See ShardIndex."""
+        self.promises.validate()
+        for table in self.tables.values():
+            validate_table(table)
+
+    def facts(self) -> dict[str, int | float | str]:
+        """See ShardIndex."""
+        tables: Sequence[Table] = list(self.tables.values())
+        return {
+            "keyspaces": len(tables),
+            "rows": sum(map(len, tables)),
+            "copies": sum(sum(table.copies.values()) for table in tables),
+            "pins": sum(len(table.pins) for table in tables),
+            "promises": len(self.promises),
+            "checks_waiting": len(self._bad_reports),
+            "evicted_rows": self._evicted_rows,
+            "index_bytes": sum(table.columns.size_bytes() + table.rows.size_bytes() for table in tables),
+        }

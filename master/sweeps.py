@@ -1,0 +1,57 @@
+"""Slow work on whole tables in slices: copies of lost segments, and copies that an inventory didn't name."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from moonpool.master.table import Table
+
+ROWS_A_SLICE = 4096
+COPIES_A_CALL = 8192
+"""Dropping a copy costs some microseconds; looking at one a few nanoseconds."""
+
+
+@dataclass(slots=True)
+class _Sweep:
+    segment: int
+    keyspace: bytes
+    unnamed: bool
+    next_row: int = 0
+
+
+class Sweeps:
+    """Sweeps under way, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self._sweeps: deque[_Sweep] = deque()
+
+    def start(self, segment: int, tables: Iterable[Table], unnamed: bool) -> None:
+        """`unnamed`: an inventory has ended. Otherwise the segment is lost."""
+        for table in tables:
+            if segment in table.marks if unnamed else segment in table.copies:
+                self._sweeps.append(_Sweep(segment, table.keyspace, unnamed))
+
+    def cancel(self, segment: int) -> None:
+        """The segment is back, or begins its inventory anew."""
+        self._sweeps = deque(sweep for sweep in self._sweeps if sweep.segment != segment)
+
+    def under_way(self, segment: int) -> bool:
+        """Whether something is left to do."""
+        return any(sweep.segment == segment for sweep in self._sweeps)
+
+    def run(self, tables: Mapping[bytes, Table], rows: int, now_s: float) -> None:
+        """Looks at about `rows` rows."""
+        copies = COPIES_A_CALL
+        while self._sweeps and rows > 0 and copies > 0:
+            sweep = self._sweeps[0]
+            table = tables.get(sweep.keyspace)
+            if table is None or sweep.next_row >= table.columns.count:
+                self._sweeps.popleft()
+                if table is not None and sweep.unnamed:
+                    table.end_inventory(sweep.segment)
+                continue
+            copies -= table.sweep(sweep.segment, sweep.next_row, ROWS_A_SLICE, sweep.unnamed, now_s)
+            sweep.next_row += ROWS_A_SLICE
+            rows -= ROWS_A_SLICE

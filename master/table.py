@@ -1,0 +1,369 @@
+"""The index of one (shard, keyspace): what chained and flat keyspaces have in common.
+
+A row is a block, not a rank: a bitmap of committed ranks, and each rank's place in location columns of width
+`world`. Rows come only from the nodes' reports and live as long as a copy of theirs does (or, in a chained
+keyspace, a row that hangs on them). A row is `ready` when every rank is committed, nobody doubts a copy, and
+the subclass has no objection. Segments are small numbers here: nodes.py gives them out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.master.columns import NO_SEGMENT, Columns, HashMap, view
+from moonpool.master.drops import DropBatch
+from moonpool.master.entries import EntryColumns
+from moonpool.master.eviction import EvictionPolicy
+from moonpool.master.pins import Pins
+from moonpool.master.victims import UNREADY_S, Candidates
+from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.packed import I64, U16
+
+Usable = NDArray[np.bool_]
+"""By segment index: whether readers and writers may be sent there."""
+
+
+class Place(NamedTuple):
+    """Where one rank of a row lies."""
+
+    segment: int
+    slot: int
+    generation: int
+    length: int
+
+
+class Table(ABC):
+    """Rows of one keyspace. No call costs more than its arguments, and the subtree it must un-ready, are long."""
+
+    def __init__(self, spec: KeyspaceSpec, policy: EvictionPolicy) -> None:
+        self.spec = spec
+        self.keyspace = spec.digest()
+        self.world = spec.world
+        self.full = (1 << spec.world) - 1
+        self.rows = HashMap()
+        self.hashes: list[bytes] = []  # of each row; empty where the row is free
+        self.columns = Columns()
+        self.committed = self.columns.add("Q")  # bit r: rank r is committed
+        self.which = self.columns.add("H", self.world, b"\xff")
+        self.slots = self.columns.add("I", self.world)
+        self.generations = self.columns.add("Q", self.world)
+        self.lengths = self.columns.add("Q", self.world) if spec.variable_size else None
+        self.ready = self.columns.add_flags()
+        self.leased_until_s = self.columns.add("d")
+        self.last_use_s = self.columns.add("d")
+        self.unready_since_s = self.columns.add("d")
+        self.doubted: dict[int, int] = {}  # row -> ranks whose copy was reported bad
+        self.pins = Pins()
+        self.copies: dict[int, int] = {}  # segment -> copies on it
+        self.marks: dict[int, bytearray] = {}  # segment -> cells that its inventory under way has named
+        self.candidates = Candidates(self, policy)
+
+    # ------------------------------------------------------------ what the kinds differ in
+
+    @abstractmethod
+    def rows_of(self, entries: EntryColumns, now_s: float) -> list[int]:
+        """The row of each entry, made where it is new; NO_ROW where an entry contradicts what is known."""
+
+    @abstractmethod
+    def has_child(self, row: int) -> bool:
+        """Whether another row hangs on this one."""
+
+    @abstractmethod
+    def subtree(self, row: int, rows_max: int) -> list[int] | None:
+        """The row and all that hangs on it, parents first; None where they are more than `rows_max`."""
+
+    @abstractmethod
+    def settle(self, row: int) -> None:
+        """Makes the row ready, and what hangs on it, where nothing is missing any more."""
+
+    @abstractmethod
+    def unready(self, row: int, now_s: float) -> None:
+        """The row is not ready, nor is, before this returns, anything that hangs on it."""
+
+    @abstractmethod
+    def vacate(self, row: int, now_s: float) -> None:
+        """The row has no copy left: it goes, unless another one hangs on it."""
+
+    # ------------------------------------------------------------ facts
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def position_of(self, row: int) -> int:
+        """Position in the chain; 0 in flat keyspaces."""
+        return 0
+
+    def parent_of(self, row: int) -> bytes:
+        """Hash of the row that this one hangs on; empty where there is none in this table."""
+        return b""
+
+    def children_of(self, row: int) -> int:
+        """How many rows hang on this one directly."""
+        return 0
+
+    def soft_until_s(self, row: int) -> float:
+        """End of the lease that yields to a put in need; 0 where there is no such thing."""
+        return 0.0
+
+    def complete(self, row: int) -> bool:
+        """Whether every rank is committed and undoubted."""
+        return self.committed[row] == self.full and row not in self.doubted
+
+    def sound(self, row: int, rank: int) -> bool:
+        """Whether this rank is committed and undoubted."""
+        return bool((self.committed[row] & ~self.doubted.get(row, 0)) >> rank & 1)
+
+    def stale(self, row: int, now_s: float) -> bool:
+        """Whether the row has been unready for so long that nobody is expected to complete it."""
+        return not self.ready[row] and self.unready_since_s[row] + UNREADY_S <= now_s
+
+    def protected(self, row: int, now_s: float) -> bool:
+        """Whether a lease or a pin forbids removing the row."""
+        return self.leased_until_s[row] > now_s or row in self.pins
+
+    def place(self, row: int, rank: int) -> Place:
+        """Where a committed rank lies."""
+        cell = row * self.world + rank
+        length = self.lengths[cell] if self.lengths is not None else self.spec.shard_bytes[rank]
+        return Place(self.which[cell], self.slots[cell], self.generations[cell], length)
+
+    def is_at(self, row: int, rank: int, segment: int, slot: int, generation: int) -> bool:
+        """Whether the rank lies at exactly this place."""
+        cell = row * self.world + rank
+        return (self.which[cell], self.slots[cell], self.generations[cell]) == (segment, slot, generation)
+
+    def ranks_of(self, row: int) -> Iterator[int]:
+        """Ranks that are committed."""
+        committed = self.committed[row]
+        while committed:
+            yield (committed & -committed).bit_length() - 1
+            committed &= committed - 1
+
+    def segments_of(self, row: int) -> set[int]:
+        """Segments that hold a copy."""
+        cell = row * self.world
+        return set(self.which[cell : cell + self.world]) - {NO_SEGMENT}
+
+    def bytes_on(self, row: int, segment: int) -> int:
+        """Payload bytes of the row's copies on a segment."""
+        places = [self.place(row, rank) for rank in self.ranks_of(row)]
+        return sum(place.length for place in places if place.segment == segment)
+
+    def live(self, rows: I64, usable: Usable) -> NDArray[np.bool_]:
+        """Which rows have all their copies on usable segments."""
+        cells: U16 = view(self.which).reshape(-1, self.world)[rows]
+        alive: NDArray[np.bool_] = np.all(usable[cells], axis=1)
+        return alive
+
+    def lease(self, row: int, until_s: float) -> None:
+        """Promises not to evict the row, nor what it hangs on, before then. Leases are only ever raised."""
+        self.leased_until_s[row] = max(self.leased_until_s[row], until_s)
+
+    # ------------------------------------------------------------ commits
+
+    def commit(self, segment: int, entries: EntryColumns, usable: Usable, now_s: float) -> list[int]:
+        """Takes in committed slots. Returns the indices of those that the index has no use for: surplus copies,
+        and entries that contradict what it knows. Entries that repeat what is known are no surplus."""
+        rows: I64 = np.array(self.rows_of(entries, now_s), dtype=np.int64)
+        cells = rows * self.world + entries.ranks
+        chosen, new_here = self._fresh(segment, rows, cells)
+        fresh_rows = rows[chosen]
+        self._write(segment, entries, chosen, cells[chosen])
+        bits = np.left_shift(np.uint64(1), entries.ranks[chosen].astype(np.uint64))
+        np.bitwise_or.at(view(self.committed), fresh_rows, bits)
+        for row in dict.fromkeys(fresh_rows[new_here].tolist()):
+            self.candidates.add(row, segment, now_s)
+        rest = np.ones(len(rows), dtype=np.bool_)
+        rest[chosen] = False
+        refused = [
+            index
+            for index in np.flatnonzero(rest).tolist()
+            if not self._commit_again(segment, entries, index, int(rows[index]), usable, now_s)
+        ]
+        for row in dict.fromkeys(fresh_rows.tolist()):
+            if self.committed[row] == self.full:
+                self.settle(row)
+            if self.stale(row, now_s):  # somebody is at work on it again
+                self._unready_as_of(row, now_s)
+        return refused
+
+    def _fresh(self, segment: int, rows: I64, cells: I64) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Indices of entries whose cell is empty, each cell once; and of those, whose row is new on the segment."""
+        which = view(self.which)
+        fresh = np.zeros(len(rows), dtype=np.bool_)
+        fresh[np.unique(cells, return_index=True)[1]] = True
+        fresh &= (rows >= 0) & (which[cells] == NO_SEGMENT)
+        chosen = np.flatnonzero(fresh)
+        there = which.reshape(-1, self.world)[rows[chosen]] == segment
+        return chosen, ~there.any(axis=1)
+
+    def _write(self, segment: int, entries: EntryColumns, chosen: NDArray[np.intp], cells: I64) -> None:
+        if not len(chosen):
+            return
+        view(self.which)[cells] = segment
+        view(self.slots)[cells] = entries.slots[chosen]
+        view(self.generations)[cells] = entries.generations[chosen]
+        if self.lengths is not None:
+            view(self.lengths)[cells] = entries.lengths[chosen]
+        self.copies[segment] = self.copies.get(segment, 0) + len(chosen)
+        marks = self.marks.get(segment)
+        if marks:
+            view(marks)[cells[cells < len(marks)]] = 1
+
+    def _commit_again(
+        self, segment: int, entries: EntryColumns, index: int, row: int, usable: Usable, now_s: float
+    ) -> bool:
+        """An entry where the index has a copy already (or that contradicts it). Returns whether it stays."""
+        if row < 0:
+            return False
+        rank, slot, generation = (
+            int(column[index]) for column in (entries.ranks, entries.slots, entries.generations)
+        )
+        cell = row * self.world + rank
+        marks = self.marks.get(segment, b"")
+        held_by = self.which[cell]
+        if held_by == segment and not self.is_at(row, rank, segment, slot, generation):
+            if cell >= len(marks) or marks[cell]:
+                return False
+            # The inventory under way has not named the old place: it was left while nobody listened.
+        elif held_by != segment and usable[held_by]:
+            return False
+        self.slots[cell], self.generations[cell] = slot, generation
+        if self.lengths is not None:
+            self.lengths[cell] = int(entries.lengths[index])
+        if held_by != segment:
+            self._change_segment(row, cell, segment, now_s)
+        if cell < len(marks):
+            self.marks[segment][cell] = 1
+        return True
+
+    def _change_segment(self, row: int, cell: int, segment: int, now_s: float) -> None:
+        new_here = segment not in self.segments_of(row)
+        self._count(self.which[cell], -1)
+        self._count(segment, 1)
+        self.which[cell] = segment
+        if new_here:
+            self.candidates.add(row, segment, now_s)
+
+    def move(self, row: int, rank: int, slot: int, generation: int) -> None:
+        """The copy lies elsewhere in its segment now."""
+        cell = row * self.world + rank
+        self.slots[cell], self.generations[cell] = slot, generation
+
+    # ------------------------------------------------------------ removals
+
+    def drop_copy(self, row: int, rank: int, now_s: float) -> None:
+        """One committed copy is gone. The row goes too with its last one."""
+        self._forget_copy(row, rank)
+        self.unready(row, now_s)
+        if not self.committed[row]:
+            self.vacate(row, now_s)
+
+    def discard(self, row: int, now_s: float, drops: DropBatch) -> None:
+        """Removes a row that nothing hangs on. Its copies are to be dropped by their nodes."""
+        for rank in list(self.ranks_of(row)):
+            place = self.place(row, rank)
+            drops.add(place.segment, self.keyspace, rank, self.hashes[row], place.slot, place.generation)
+            self._forget_copy(row, rank)
+        self.vacate(row, now_s)
+
+    def discard_all(self, rows: list[int], now_s: float, drops: DropBatch) -> None:
+        """Removes a subtree, given parents first."""
+        for row in reversed(rows):
+            if self.hashes[row]:  # placeholders leave with the last row that hung on them
+                self.discard(row, now_s, drops)
+
+    def _forget_copy(self, row: int, rank: int) -> None:
+        cell = row * self.world + rank
+        self._count(self.which[cell], -1)
+        self.which[cell] = NO_SEGMENT
+        self.generations[cell] = 0
+        self.committed[row] &= ~(1 << rank)
+        self._trust(row, rank)
+
+    def _count(self, segment: int, copies: int) -> None:
+        left = self.copies.get(segment, 0) + copies
+        if left:
+            self.copies[segment] = left
+        else:
+            del self.copies[segment]
+
+    def make_row(self, block_hash: bytes, now_s: float) -> int:
+        """A new row without copies, unready as of now."""
+        row = self.columns.take()
+        if row >= len(self.hashes):
+            self.hashes.extend([b""] * (self.columns.count - len(self.hashes)))
+        self.hashes[row] = block_hash
+        self.rows.set(block_hash, row)
+        self.last_use_s[row] = now_s
+        self._unready_as_of(row, now_s)
+        return row
+
+    def _unready_as_of(self, row: int, now_s: float) -> None:
+        self.ready[row] = 0
+        self.unready_since_s[row] = now_s
+        self.candidates.note_unready(row, now_s)
+
+    def free_row(self, row: int) -> None:
+        """Gives the number of a row back that has no copy and no link left."""
+        self.rows.remove(self.hashes[row])
+        self.hashes[row] = b""
+        self.ready[row] = 0
+        self.leased_until_s[row] = 0.0
+        self.pins.remove(row)
+        self.columns.give(row)
+
+    # ------------------------------------------------------------ doubts
+
+    def doubt(self, row: int, rank: int, now_s: float) -> None:
+        """Somebody found this copy bad."""
+        self.doubted[row] = self.doubted.get(row, 0) | 1 << rank
+        self.unready(row, now_s)
+
+    def clear_doubt(self, row: int, rank: int) -> None:
+        """The node found it good."""
+        self._trust(row, rank)
+        self.settle(row)
+
+    def _trust(self, row: int, rank: int) -> None:
+        left = self.doubted.get(row, 0) & ~(1 << rank)
+        if left:
+            self.doubted[row] = left
+        else:
+            self.doubted.pop(row, None)
+
+    # ------------------------------------------------------------ sweeps
+
+    def start_inventory(self, segment: int) -> None:
+        """From now on, remembers which of the copies that are known by now the segment's stream names."""
+        self.marks.pop(segment, None)
+        if self.copies.get(segment):
+            self.marks[segment] = bytearray(self.columns.count * self.world)
+
+    def sweep(self, segment: int, first: int, rows: int, unnamed: bool, now_s: float) -> int:
+        """Drops the segment's copies in rows first .. first+rows; `unnamed`: only those that its inventory didn't
+        name. Returns how many there were."""
+        cells = slice(first * self.world, (first + rows) * self.world)
+        found = view(self.which)[cells] == segment
+        if unnamed:
+            marks = self.marks.get(segment, b"")[cells]
+            found = found[: len(marks)] & (np.frombuffer(marks, dtype=np.uint8) == 0)  # later cells are named
+        doomed = np.flatnonzero(found) + cells.start
+        for row, rank in zip(*(part.tolist() for part in np.divmod(doomed, self.world)), strict=True):
+            self.drop_copy(row, rank, now_s)
+        return len(doomed)
+
+    def end_inventory(self, segment: int) -> None:
+        """All copies that it didn't name have been swept."""
+        self.marks.pop(segment, None)
+
+    def forget(self, segment: int) -> None:
+        """The segment holds nothing any more."""
+        assert segment not in self.copies
+        self.marks.pop(segment, None)
+        self.candidates.forget(segment)

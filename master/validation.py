@@ -1,0 +1,86 @@
+"""Invariants of a table, checked from scratch. Scans everything: for tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from moonpool.master.chained import ChainedTable
+from moonpool.master.columns import NO_ROW, NO_SEGMENT
+from moonpool.master.table import Table
+from moonpool.schemas.runs import run_start
+
+
+def validate_table(table: Table) -> None:
+    """Raises AssertionError, saying what is wrong."""
+    rows = dict(table.rows.items())
+    assert len(rows) == table.columns.used, "rows that are neither named nor free"
+    for block_hash, row in rows.items():
+        assert table.hashes[row] == block_hash, "a row with another name"
+    numbers = sorted(rows.values())
+    _copies(table, numbers)
+    _readiness(table, numbers)
+    _candidates(table, numbers)
+    if isinstance(table, ChainedTable):
+        _links(table, numbers)
+
+
+def _copies(table: Table, rows: list[int]) -> None:
+    copies: Counter[int] = Counter()
+    for row in rows:
+        for rank in range(table.world):
+            segment = table.which[row * table.world + rank]
+            assert (segment != NO_SEGMENT) == bool(table.committed[row] >> rank & 1), (
+                "bitmap and places differ"
+            )
+            copies[segment] += segment != NO_SEGMENT
+        assert table.committed[row] or table.has_child(row), "a row with neither copies nor children"
+        doubted = table.doubted.get(row, 0)
+        assert doubted & table.committed[row] == doubted, "a doubt about nothing"
+    assert +copies == Counter(table.copies), "copies counted wrongly"
+    assert set(table.doubted) <= set(rows), "a doubt about a row that left"
+    assert set(table.pins.rows()) <= set(rows), "a pin on a row that left"
+
+
+def _readiness(table: Table, rows: list[int]) -> None:
+    """I1: ready means complete, with a ready parent; the reverse may lag only while something is unsettled."""
+    lagging = isinstance(table, ChainedTable) and bool(table.unsettled)
+    for row in rows:
+        above = table.parent[row] if isinstance(table, ChainedTable) else NO_ROW
+        should = table.complete(row) and (above == NO_ROW or table.ready[above] == 1)
+        assert table.ready[row] == should or (lagging and should), "ready is wrong"
+
+
+def _candidates(table: Table, rows: list[int]) -> None:
+    """I2: whatever may be evicted will be found, without a scan."""
+    queues = table.candidates.queues
+    leaves = {segment: queue.rows() for segment, queue in queues.items()}
+    trunks = {segment: queue.trunks.rows() | leaves[segment] for segment, queue in queues.items()}
+    for row in rows:
+        for segment in table.segments_of(row):
+            if table.has_child(row):
+                assert row in trunks[segment], "a trunk that no peeling would find"
+            elif row not in table.pins:
+                assert row in leaves[segment], "a leaf that no eviction would find"
+
+
+def _links(table: ChainedTable, rows: list[int]) -> None:
+    children: dict[int, set[int]] = {}
+    for row in rows:
+        above = table.parent[row]
+        if above == NO_ROW:
+            starts_run = run_start(table.positions[row]) == table.positions[row]
+            assert starts_run or not table.committed[row], "a block that hangs on nothing"
+            continue
+        assert table.hashes[above], "a parent that left"
+        assert table.positions[above] + 1 == table.positions[row], "parent at the wrong position"
+        assert run_start(table.positions[row]) == run_start(table.positions[above]), "a link across runs"
+        children.setdefault(above, set()).add(row)
+    for row in rows:
+        listed: list[int] = []
+        child, before = table.first_child[row], NO_ROW
+        while child != NO_ROW:
+            assert table.previous_sibling[child] == before, "siblings linked wrongly"
+            listed.append(child)
+            child, before = table.next_sibling[child], child
+        assert len(listed) == len(set(listed)), "a child listed twice"
+        assert set(listed) == children.get(row, set()), "children linked wrongly"

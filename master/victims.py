@@ -1,0 +1,166 @@
+"""Candidates for eviction in one table: queues by segment, and the checks that a row passes before it goes (I2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moonpool.master.eviction import FIRST_VICTIM, EvictionPolicy, UnreadyRows, VictimQueue, tick_of
+
+if TYPE_CHECKING:
+    from moonpool.master.table import Table
+
+PEEL_ROWS_MAX = 512
+"""A trunk with more than this on it is too much to lose for one put."""
+
+UNREADY_S = 60.0
+"""Leaves that stay unready so long are the first victims."""
+
+RETRY_S = 10.0
+"""When a trunk that could not be peeled is looked at again."""
+
+
+class Budget:
+    """How many rows one call may still look at."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def spend(self, rows: int = 1) -> bool:
+        """Takes `rows` off. Returns whether they were there."""
+        self.rows -= rows
+        return self.rows >= 0
+
+
+class Candidates:
+    """Queues of one table. Knows the order of victims and what protects them; removes nothing itself."""
+
+    def __init__(self, table: Table, policy: EvictionPolicy) -> None:
+        self._table = table
+        self._policy = policy
+        self.queues: dict[int, VictimQueue] = {}
+        self._unready = UnreadyRows()
+
+    # ------------------------------------------------------------ who is a candidate
+
+    def add(self, row: int, segment: int, now_s: float) -> None:
+        """The row has its first copy on the segment, or lost what protected it there."""
+        queue = self.queues.get(segment)
+        if queue is None:
+            queue = self.queues[segment] = VictimQueue(self._table.position_of)
+        ordered = queue.trunks if self._table.has_child(row) else queue.awake
+        ordered.push(self.score(row, now_s), row)
+
+    def add_everywhere(self, row: int, now_s: float) -> None:
+        """The row has become a leaf, or is no longer pinned."""
+        for segment in self._table.segments_of(row):
+            self.add(row, segment, now_s)
+
+    def note_unready(self, row: int, now_s: float) -> None:
+        """The row has become unready."""
+        self._unready.note(row, now_s)
+
+    def promote_stale(self, now_s: float, budget: Budget) -> None:
+        """Puts leaves first that nobody is expected to complete any more."""
+        while budget.rows > 0 and (rows := self._unready.due(now_s - UNREADY_S)) is not None:
+            budget.spend(len(rows))
+            for row in set(rows):
+                if self._table.stale(row, now_s) and not self._table.has_child(row):
+                    self.add_everywhere(row, now_s)
+
+    def forget(self, segment: int) -> None:
+        """The segment holds no copy of this table any more."""
+        self.queues.pop(segment, None)
+
+    def score(self, row: int, now_s: float) -> int:
+        """What the row is worth."""
+        table = self._table
+        if table.stale(row, now_s):
+            return FIRST_VICTIM
+        return self._policy.score(table.last_use_s[row], table.position_of(row))
+
+    # ------------------------------------------------------------ who goes next
+
+    def first_score(self, segment: int) -> int | None:
+        """Score of the next leaf on the segment, as far as known without looking at it."""
+        queue = self.queues.get(segment)
+        return queue.awake.first_score() if queue else None
+
+    def next_last_use_s(self, segment: int) -> float | None:
+        """Last use of the next leaf, as far as known without looking at it."""
+        row = self.queues[segment].awake.peek() if segment in self.queues else None
+        return None if row is None else self._table.last_use_s[row]
+
+    def wake(self, segment: int, now_s: float, budget: Budget) -> None:
+        """Puts leaves whose lease has ended back in the queue."""
+        queue = self.queues[segment]
+        for calendar in (queue.asleep, queue.dozing):
+            while (tick := calendar.first_key()) is not None and tick <= tick_of(now_s) and budget.rows > 0:
+                rows = calendar.take()
+                budget.spend(len(rows))
+                for row in rows:
+                    queue.awake.push(self.score(row, now_s), row)
+
+    def pop_leaf(self, segment: int, score_max: int | None, now_s: float, budget: Budget) -> int | None:
+        """The next row that may be evicted, where its score is at most `score_max` (None: any)."""
+        queue = self.queues[segment]
+        while (score := queue.awake.first_score()) is not None:
+            if (score_max is not None and score > score_max) or not budget.spend():
+                return None
+            popped = queue.awake.pop()
+            assert popped is not None
+            row = popped[1]
+            if not self._stays_candidate(row, segment, now_s):
+                continue
+            worth = self.score(row, now_s)
+            if worth > score:
+                queue.awake.push(worth, row)
+            elif self._table.soft_until_s(row) > now_s:
+                queue.doze(row, self._table.soft_until_s(row))
+            else:
+                return row
+        return None
+
+    def pop_dozing(self, segment: int, now_s: float, budget: Budget) -> int | None:
+        """The row whose presence lease ends first: taken only where nothing else is left."""
+        queue = self.queues[segment]
+        while queue.dozing.first_key() is not None and budget.spend():
+            row = queue.dozing.pop()
+            if self._stays_candidate(row, segment, now_s):
+                return row
+        return None
+
+    def _stays_candidate(self, row: int, segment: int, now_s: float) -> bool:
+        """Whether the row is an unprotected leaf here; puts it where it belongs if it isn't."""
+        table, queue = self._table, self.queues[segment]
+        if segment not in table.segments_of(row):
+            return False
+        if table.has_child(row):
+            queue.trunks.push(self.score(row, now_s), row)
+            return False
+        if row in table.pins:
+            return False  # unpinning brings it back
+        if table.leased_until_s[row] > now_s:
+            queue.sleep(row, table.leased_until_s[row])
+            return False
+        return True
+
+    def pop_trunk(self, segment: int, now_s: float, budget: Budget) -> list[int] | None:
+        """Where no leaf lies on the segment: the least worthy subtree whose root does, parents first."""
+        table, queue = self._table, self.queues[segment]
+        while (score := queue.trunks.first_score()) is not None and budget.spend():
+            popped = queue.trunks.pop()
+            assert popped is not None
+            row = popped[1]
+            if segment not in table.segments_of(row) or not table.has_child(row):
+                continue
+            rows = table.subtree(row, min(PEEL_ROWS_MAX, budget.rows))
+            budget.spend(len(rows) if rows else PEEL_ROWS_MAX)
+            if rows is None or any(table.protected(other, now_s) for other in rows):
+                queue.sleep(row, now_s + RETRY_S)
+                continue
+            worth = max(self.score(other, now_s) for other in rows)
+            if worth > score:
+                queue.trunks.push(worth, row)
+                continue
+            return rows
+        return None
