@@ -9,23 +9,17 @@ import sys
 import threading
 
 from moonpool.schemas.config import ClientSettings
+from moonpool.store_client.children import start_child, stop_child
 
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 10.0
 LOOK_S = 0.2
-
-# The child asks the kernel for SIGTERM at its parent's end (1: PR_SET_PDEATHSIG), then looks whether that was before.
-_CHILD = """
-import ctypes, os, runpy, signal, sys
-ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)
-if os.getppid() == int(sys.argv.pop(1)):
-    runpy.run_module("moonpool.store_client.node", run_name="__main__", alter_sys=True)
-"""
+"""How often the child is looked at: it may also end by itself."""
 
 
 class OwnSegment:
-    """The child, and the thread that started it: to the kernel, that thread is the child's parent."""
+    """The child, and a thread that started it and waits for it: the child dies with that thread."""
 
     def __init__(self, arguments: list[str]) -> None:
         self._arguments = arguments
@@ -51,9 +45,9 @@ class OwnSegment:
         self._thread.join()
 
     def _run(self) -> None:
-        command = [sys.executable, "-c", _CHILD, str(os.getpid()), *self._arguments]
+        command = [sys.executable, "-m", "moonpool.store_client.node", *self._arguments]
         try:
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+            child = start_child(command, stdin=subprocess.DEVNULL)
         except OSError as error:
             log.error("cannot start a node for this process's segment: %s", error)
             return
@@ -61,9 +55,4 @@ class OwnSegment:
             if child.poll() is not None:
                 log.error("the node of this process's segment ended with code %d", child.returncode)
                 return
-        child.terminate()
-        try:
-            child.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        stop_child(child, STOP_TIMEOUT_S)

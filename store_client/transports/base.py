@@ -37,6 +37,19 @@ class ReadBatch:
     into: Fragments
     verify: bool = True
 
+    def part(self, index: NDArray[np.intp], into: Fragments | None = None) -> ReadBatch:
+        """Some of the objects, into the same places or others."""
+        return ReadBatch(
+            keyspace=self.keyspace,
+            rank=self.rank,
+            hashes=self.hashes[index],
+            slots=self.slots[index],
+            generations=self.generations[index],
+            lengths=self.lengths[index],
+            into=into or self.into.take(index),
+            verify=self.verify,
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteBatch:

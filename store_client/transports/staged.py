@@ -62,19 +62,8 @@ class StagedTransport:
         with self._staging.block(deadline_s) as block:
             starts = _starts(block.address, lengths)
             block.tainted = self._inner.lands_late  # until the transfer has said that it is over
-            statuses = self._inner.read(
-                ReadBatch(
-                    keyspace=batch.keyspace,
-                    rank=batch.rank,
-                    hashes=batch.hashes[index],
-                    slots=batch.slots[index],
-                    generations=batch.generations[index],
-                    lengths=lengths,
-                    into=Fragments.grid(starts.reshape(-1, 1), lengths.reshape(-1, 1)),
-                    verify=batch.verify,
-                ),
-                deadline_s,
-            )
+            staged = Fragments.grid(starts.reshape(-1, 1), lengths.reshape(-1, 1))
+            statuses = self._inner.read(batch.part(index, staged), deadline_s)
             block.tainted = self._inner.lands_late and bool((statuses == Status.FAILED).any())
             good = np.flatnonzero(statuses == Status.OK)
             into = batch.into.take(index[good])
