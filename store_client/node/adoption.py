@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def _adopt_puts(core: NodeCore, headers: Headers, slots: U32) -> None:
         (np.diff(headers["session"].view(np.int64)) != 0) | (np.diff(headers["put_id"].view(np.int64)) != 0)
     )
     bounds = [0, *(change + 1).tolist(), len(headers)]
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, stop in pairwise(bounds):
         part = headers[start:stop]
         session, put_id = int(part["session"][0]), int(part["put_id"][0])
         core.writers.get(session).open(

@@ -10,7 +10,7 @@ import xxhash
 
 from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState, keyspace_word
 from moonpool.schemas.messages import Check
-from moonpool.schemas.packed import U8, U32, U64
+from moonpool.schemas.packed import U32, U64
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import hash_column, words_of
 
@@ -20,7 +20,7 @@ QUEUED_MAX = 1 << 18
 BATCH = 64
 
 
-def checksum_of(payload: memoryview | U8) -> int:
+def checksum_of(payload: memoryview) -> int:
     """xxh3_64 as headers hold it: never 0, which means "not known yet"."""
     return xxhash.xxh3_64_intdigest(payload) or 1
 
@@ -129,10 +129,10 @@ def _still(core: NodeCore, slots: U32, words: U64) -> tuple[U32, U64]:
     return slots[same], words[same]
 
 
-def _payloads(core: NodeCore, slots: U32) -> list[U8]:
+def _payloads(core: NodeCore, slots: U32) -> list[memoryview]:
     """Views of their memory."""
     headers = core.slots.headers.snapshot(core.slots.rows(slots))
     starts = core.slots.layout.data_offsets(slots, core.slots.allocator.slot_bytes[slots >> SLOT_INDEX_BITS])
     ends = starts + headers["length"].astype(np.int64)
-    data = core.slots.data
+    data = core.slots.data.data
     return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]

@@ -16,8 +16,8 @@ from moonpool.schemas.errors import ConfigError
 from moonpool.schemas.header import HEADER_BYTES
 from moonpool.schemas.units import format_size
 from moonpool.store_client.host import boot_id
-from moonpool.store_client.node.placement import bind_to_numa_node, use_huge_pages
 from moonpool.store_client.node.layout import HEAD_BYTES, HEAD_MAGIC, Head, Layout
+from moonpool.store_client.node.placement import bind_to_numa_node, use_huge_pages
 
 logger = logging.getLogger(__name__)
 

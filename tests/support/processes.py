@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from moonpool.schemas.framing import PROTOCOL_VERSION
+from moonpool.schemas.messages import GetStatus, Hello, NodeInfo, StatusReport, decode_from_node
+from moonpool.store_client.rpc.connection import RpcConnection
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -116,3 +122,65 @@ class MasterProcess(ServerProcess):
     def arguments(self) -> list[str]:
         port = self.address.rpartition(":")[2] or "0"
         return ["-m", "moonpool.master", "--host", "127.0.0.1", "--port", port, *self._arguments]
+
+
+class NodeProcess(ServerProcess):
+    """`python -m moonpool.store_client.node` on ports, a segment and a run folder of its own; a later start adopts
+    the segment. `settings`: fields of NodeSettings."""
+
+    def __init__(self, master: ServerProcess | str, *, size: int = 64 << 20, **settings: object) -> None:
+        super().__init__()
+        self._master = master
+        self._folder = ""
+        self._settings = {"size": size, **settings}
+
+    def __enter__(self) -> Self:
+        # Of this test alone, so that the folder's end is the end of every segment in it.
+        self._folder = tempfile.mkdtemp(prefix="moonpool-test-", dir="/dev/shm")
+        try:
+            return super().__enter__()
+        except BaseException:
+            shutil.rmtree(self._folder)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        shutil.rmtree(self._folder)
+
+    def arguments(self) -> list[str]:
+        master = self._master if isinstance(self._master, str) else self._master.address
+        folders = {"segment_dir": self._folder, "run_dir": f"{self._folder}/run"}
+        settings = {"master": master, **folders, **self._settings}
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        return ["-m", "moonpool.store_client.node", f"--ready-file={self._folder}/ready", *flags]
+
+    @property
+    def info(self) -> NodeInfo:
+        """What the node last told of its doors."""
+        facts = json.loads(Path(self._folder, "ready").read_bytes())
+        return NodeInfo(**facts | {"segment": bytes.fromhex(facts["segment"])})
+
+    @property
+    def run_dir(self) -> str:
+        """Its settings' run folder."""
+        return f"{self._folder}/run"
+
+    def status(self) -> dict[str, int | float | str]:
+        """The node's own counters."""
+        hello = Hello(PROTOCOL_VERSION, "client", "test")
+        connection = RpcConnection(self.address, hello, decode_from_node)
+        try:
+            reply = connection.call(GetStatus(), time.monotonic() + 5)
+        finally:
+            connection.close()
+        assert isinstance(reply, StatusReport)
+        return reply.facts
+
+    def wait_for(self, fact: str, value: object, timeout_s: float = 10.0) -> None:
+        """Until that counter has that value."""
+        end_s = time.monotonic() + timeout_s
+        while (found := self.status()[fact]) != value:
+            assert time.monotonic() < end_s, f"{fact} is {found}, not {value}"
+            time.sleep(0.01)

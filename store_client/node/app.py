@@ -1,0 +1,102 @@
+"""A node process: settings in, one segment served until SIGTERM, its file left to be adopted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from moonpool.schemas.config import NodeSettings
+from moonpool.schemas.errors import ConfigError
+from moonpool.schemas.messages import NodeInfo
+from moonpool.schemas.units import format_size
+from moonpool.store_client.host import user_run_dir
+from moonpool.store_client.node.layout import Layout
+from moonpool.store_client.node.runtime import Node
+from moonpool.store_client.node.segment import Segment, open_segment
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_LOG_S = 5.0
+
+
+def run_node(settings: NodeSettings, ready_file: str = "", *, forget: bool = False) -> None:
+    """Serves until SIGTERM or SIGINT. Once all doors are open a line is printed, and `ready_file` (if any) gets the
+    NodeInfo as JSON. The segment file stays, to be adopted by the next start, or is unlinked (`forget`). Raises ConfigError, InvalidParams (sizes) and RpcFailed (ports) before that."""
+    layout = Layout.of(settings.size, settings.page_size)
+    with _name_lock(settings):
+        segment = open_segment(
+            settings.segment_dir,
+            settings.name,
+            layout,
+            huge_pages=settings.huge_pages,
+            numa_node=settings.numa_node,
+        )
+        try:
+            if settings.prefault:
+                _prefault(segment)
+            uvloop.run(_serve(settings, segment, ready_file))
+        finally:
+            if forget:
+                segment.unlink()
+            segment.close()
+
+
+async def _serve(settings: NodeSettings, segment: Segment, ready_file: str) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+
+    def ready(info: NodeInfo) -> None:
+        if ready_file:
+            partial = Path(f"{ready_file}.partial")
+            partial.write_bytes(
+                msgspec.json.encode(msgspec.structs.asdict(info) | {"segment": info.segment.hex()})
+            )
+            partial.replace(ready_file)
+        print(
+            f"node {info.node} listening on {info.rpc_address} with data lanes on {info.data_address}, "
+            f"{format_size(info.capacity_bytes)} at {info.segment_path}",
+            flush=True,
+        )
+
+    await Node(settings, segment).run(stopped, ready)
+
+
+def _prefault(segment: Segment) -> None:
+    started_s = logged_s = time.monotonic()
+
+    def progress(done_bytes: int, all_bytes: int) -> None:
+        nonlocal logged_s
+        if time.monotonic() - logged_s > PROGRESS_LOG_S:
+            logged_s = time.monotonic()
+            logger.info("touched %s of %s", format_size(done_bytes), format_size(all_bytes))
+
+    segment.prefault(progress)
+    size = format_size(segment.head.layout.capacity_bytes)
+    logger.info("touched %s of memory in %.1f s", size, time.monotonic() - started_s)
+
+
+@contextlib.contextmanager
+def _name_lock(settings: NodeSettings) -> Iterator[None]:
+    """One node of a name in a run dir: it may replace the socket of a dead one. Raises ConfigError."""
+    path = user_run_dir(settings.run_dir) / f"{settings.name}.node"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        problem = f"a node named {settings.name} is running on this host ({path} is locked)"
+        raise ConfigError(source="settings", field="name", problem=problem) from None
+    finally:
+        os.close(fd)

@@ -1,0 +1,264 @@
+"""One data lane: a connection that asks for payloads, or brings them, one exchange at a time."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from moonpool.schemas.errors import (
+    DeadlineExceeded,
+    InvalidParams,
+    MoonpoolError,
+    ProtocolError,
+    TooLarge,
+    VersionMismatch,
+)
+from moonpool.schemas.framing import HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, encode_frame
+from moonpool.schemas.header import SlotState
+from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.messages import (
+    BeginItem,
+    Failed,
+    Granted,
+    Hello,
+    KeyspaceRegistered,
+    LaneData,
+    LaneRead,
+    LaneWrite,
+    Message,
+    RegisterKeyspace,
+    Status,
+    Welcome,
+    decode_lane_request,
+    encode,
+)
+from moonpool.schemas.packed import I64, U8, u32s, u64s
+from moonpool.store_client.node.core import NodeCore
+from moonpool.store_client.node.headers import fence, words_of
+from moonpool.store_client.node.items import BLOCKS_MAX
+from moonpool.store_client.node.lane_io import receive, receive_frame, send, set_pause
+from moonpool.store_client.node.puts import LANES
+
+logger = logging.getLogger(__name__)
+
+FRAME_BYTES_MAX = 2 << 20
+HANDSHAKE_S = 5.0
+STALL_S = 30.0
+IDLE_S = 600.0
+BYTES_MAX = 1 << 30
+"""Payload of one exchange."""
+
+BYTES_A_SECOND_MIN = 1 << 20
+"""A peer that is slower than this over a whole exchange is closed: its slots are not its own."""
+
+SCRAP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LaneHooks:
+    """What a lane asks of its node. All block, and bound their time."""
+
+    begin: Callable[[int, BeginItem], Granted]
+    register: Callable[[KeyspaceSpec], bytes]
+    visible: Callable[[int], Future[None]]
+    visible_wait_s: float
+    put_ids: itertools.count[int]
+
+
+class Lane:
+    """Serves one connected socket in a thread of its own. Whatever its peer sends, only this lane ends."""
+
+    def __init__(self, sock: socket.socket, peer: str, core: NodeCore, hooks: LaneHooks) -> None:
+        self._sock = sock
+        self._peer = peer
+        self._core = core
+        self._hooks = hooks
+        self._memory = core.slots.data.data  # a memoryview: slices of it cost no copy
+        self.bytes_read = 0
+        self.bytes_written = 0
+
+    def run(self) -> None:
+        """Returns once the connection is over."""
+        request_id = 0
+        try:
+            set_pause(self._sock, HANDSHAKE_S)
+            request_id = self._shake_hands()
+            while True:
+                set_pause(self._sock, IDLE_S)
+                request_id, message = self._next(FRAME_BYTES_MAX, STALL_S)
+                set_pause(self._sock, STALL_S)
+                self._answer(request_id, message)
+        except (ProtocolError, VersionMismatch, TooLarge, InvalidParams) as error:
+            logger.warning("data lane of %s closed: %s", self._peer, error)
+            self._say_failed(request_id, error)
+        except MoonpoolError:
+            pass  # the peer went away or stood still
+
+    def _shake_hands(self) -> int:
+        request_id, message = self._next(HANDSHAKE_BYTES_MAX, HANDSHAKE_S)
+        if not isinstance(message, Hello):
+            raise ProtocolError(peer=self._peer, reason="its first frame is no Hello")
+        if message.protocol != PROTOCOL_VERSION:
+            raise VersionMismatch(ours=PROTOCOL_VERSION, theirs=message.protocol)
+        self._reply(request_id, Welcome(PROTOCOL_VERSION, "node", 0, FRAME_BYTES_MAX))
+        return request_id
+
+    def _next(self, limit_bytes: int, timeout_s: float) -> tuple[int, Message]:
+        request_id, body = receive_frame(self._sock, limit_bytes, timeout_s, self._peer)
+        try:
+            message: Message = decode_lane_request(body)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise ProtocolError(peer=self._peer, reason=f"not a request: {error}") from error
+        return request_id, message
+
+    def _answer(self, request_id: int, message: Message) -> None:
+        if isinstance(message, LaneRead):
+            self._read(request_id, message)
+        elif isinstance(message, LaneWrite):
+            self._write(request_id, message)
+        elif isinstance(message, RegisterKeyspace):
+            try:
+                digest = self._hooks.register(message.spec)
+            except MoonpoolError as error:
+                self._say_failed(request_id, error)
+            else:
+                self._reply(request_id, KeyspaceRegistered(digest, 1))
+        else:
+            raise ProtocolError(peer=self._peer, reason="a second Hello")
+
+    # ------------------------------------------------------------ read
+
+    def _read(self, request_id: int, message: LaneRead) -> None:
+        """Statuses, payloads, then the headers as they are once the last payload byte was copied out (I3)."""
+        slots, generations, lengths = u32s(message.slots), u64s(message.generations), u64s(message.lengths)
+        if not len(slots) == len(generations) == len(lengths) <= BLOCKS_MAX:
+            raise InvalidParams(
+                field="read", value="columns", allowed=f"equal ones, {BLOCKS_MAX} slots at most"
+            )
+        core = self._core
+        with core.lock:
+            offsets, good = core.slots.layout.find(slots, lengths, core.slots.allocator.slot_bytes)
+            rows = core.slots.rows(slots[good])
+            headers = core.slots.headers.snapshot(rows)
+        there = (headers["word"] == words_of(SlotState.COMMITTED, generations[good])) & (
+            headers["length"] == lengths[good]
+        )
+        good[good] = there
+        rows = rows[there]
+        total = _total(lengths[good].tolist())
+        statuses = np.where(good, Status.OK, Status.MISSING).astype(np.uint8)
+        deadline_s = _deadline_s(total)
+        frame = encode_frame(request_id, encode(LaneData(statuses.tobytes())))
+        pieces = self._pieces(offsets[good], lengths[good].astype(np.int64))
+        send(self._sock, [frame, *pieces], deadline_s, self._peer)
+        fence()
+        trailer = core.slots.headers.snapshot(rows)
+        send(self._sock, [trailer.tobytes()] if len(rows) else [], deadline_s, self._peer)
+        self.bytes_read += total
+
+    def _pieces(self, starts: I64, lengths: I64) -> list[memoryview]:
+        """Payloads in order, neighbours joined."""
+        held = lengths > 0
+        starts, ends = starts[held], starts[held] + lengths[held]
+        if not len(starts):
+            return []
+        breaks = np.flatnonzero(starts[1:] != ends[:-1])
+        firsts = starts[np.concatenate(([0], breaks + 1))].tolist()
+        lasts = ends[np.concatenate((breaks, [len(ends) - 1]))].tolist()
+        return [self._memory[first:last] for first, last in zip(firsts, lasts, strict=True)]
+
+    # ------------------------------------------------------------ write
+
+    def _write(self, request_id: int, message: LaneWrite) -> None:
+        """Begin, payload, commit. The payload of refused objects is read and thrown away."""
+        if len(message.item.lengths) % 8 or len(message.item.lengths) > 8 * BLOCKS_MAX:
+            raise InvalidParams(field="write.lengths", value="a column", allowed=f"u64, {BLOCKS_MAX} at most")
+        lengths: list[int] = u64s(message.item.lengths).tolist()
+        total = _total(lengths)
+        deadline_s = _deadline_s(total)
+        put_id = next(self._hooks.put_ids)
+        try:
+            granted = self._hooks.begin(put_id, message.item)
+        except MoonpoolError as error:
+            receive(self._sock, self._scrap(total), deadline_s, self._peer)
+            self._say_failed(request_id, error)
+            return
+        try:
+            receive(self._sock, self._places(granted, lengths), deadline_s, self._peer)
+        except BaseException:
+            with self._core.lock:
+                self._core.revoke(LANES, [put_id])
+            raise
+        self.bytes_written += total
+        try:
+            with self._core.lock:
+                statuses = self._core.commit(LANES, [put_id])[0]
+                seen = self._hooks.visible(self._core.last_serial) if message.visible else None
+            if seen is not None:
+                self._await_visible(seen)
+        except MoonpoolError as error:
+            self._say_failed(request_id, error)
+        else:
+            self._reply(request_id, Granted(message.put_id, statuses, granted.slots, granted.generations))
+
+    def _places(self, granted: Granted, lengths: list[int]) -> list[memoryview]:
+        """Where the payload goes: slots, or scrap for what got none."""
+        slots, sizes = u32s(granted.slots), np.array(lengths, dtype=np.int64)
+        taken: U8 = np.frombuffer(granted.statuses, dtype=np.uint8) == Status.OK
+        layout, slot_bytes = self._core.slots.layout, self._core.slots.allocator.slot_bytes
+        if taken.all():
+            return self._pieces(layout.data_offsets(slots, slot_bytes[slots >> 16]), sizes)
+        pieces: list[memoryview] = []
+        for block, ok in enumerate(taken.tolist()):
+            if ok:
+                here = slice(block, block + 1)
+                start = layout.data_offsets(slots[here], slot_bytes[slots[here] >> 16])
+                pieces += self._pieces(start, sizes[here])
+            else:
+                pieces += self._scrap(lengths[block])
+        return pieces
+
+    def _scrap(self, size_bytes: int) -> list[memoryview]:
+        """Room for bytes that nobody wants: one small buffer, over and over."""
+        scrap = memoryview(bytearray(min(size_bytes, SCRAP_BYTES)))
+        return [scrap[: min(SCRAP_BYTES, size_bytes - done)] for done in range(0, size_bytes, SCRAP_BYTES)]
+
+    def _await_visible(self, seen: Future[None]) -> None:
+        try:
+            seen.result(self._hooks.visible_wait_s)
+        except (TimeoutError, CancelledError):
+            seen.cancel()
+            wait_s = self._hooks.visible_wait_s
+            raise DeadlineExceeded(peer="the master", what="a report", timeout_s=wait_s) from None
+
+    # ------------------------------------------------------------ answers
+
+    def _reply(self, request_id: int, message: Message) -> None:
+        deadline_s = time.monotonic() + STALL_S
+        send(self._sock, [encode_frame(request_id, encode(message))], deadline_s, self._peer)
+
+    def _say_failed(self, request_id: int, error: MoonpoolError) -> None:
+        try:
+            self._reply(request_id, Failed(error.code, str(error)))
+        except MoonpoolError:
+            logger.debug("%s did not take the answer", self._peer)
+
+
+def _total(lengths: list[int]) -> int:
+    """Bytes of all objects of one exchange. Raises TooLarge."""
+    total = sum(lengths)
+    if total > BYTES_MAX:
+        raise TooLarge(what="the payload of one exchange", size_bytes=total, limit_bytes=BYTES_MAX)
+    return total
+
+
+def _deadline_s(size_bytes: int) -> float:
+    return time.monotonic() + STALL_S + size_bytes / BYTES_A_SECOND_MIN

@@ -1,0 +1,129 @@
+"""The tcp data server: accepts connections and gives each a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+
+from moonpool.schemas.errors import Overloaded, RpcFailed
+from moonpool.schemas.framing import encode_frame
+from moonpool.schemas.messages import Failed, encode
+from moonpool.store_client.node.core import NodeCore
+from moonpool.store_client.node.lane import Lane, LaneHooks
+from moonpool.store_client.rpc.address import set_tcp_options
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 128
+
+
+class LaneServer:
+    """Listens from `start` on; `close` ends all lanes and waits for their threads."""
+
+    def __init__(self, core: NodeCore, hooks: LaneHooks, lanes_max: int) -> None:
+        self._core = core
+        self._hooks = hooks
+        self._lanes_max = lanes_max
+        self._lock = threading.Lock()
+        self._lanes: dict[socket.socket, tuple[Lane, threading.Thread]] = {}
+        self._listener: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+        self._closing = False
+        self._bytes_read = 0
+        self._bytes_written = 0
+        self.refused = 0
+
+    def start(self, host: str, port: int) -> int:
+        """Listens and returns the port. Raises RpcFailed."""
+        try:
+            info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            listener = socket.socket(info[0], socket.SOCK_STREAM)
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(info[4])
+                listener.listen(BACKLOG)
+            except BaseException:
+                listener.close()
+                raise
+        except OSError as error:
+            raise RpcFailed(peer=f"{host}:{port}", reason=f"cannot listen: {error}") from error
+        self._listener = listener
+        self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="lanes", daemon=True)
+        self._acceptor.start()
+        actual: int = listener.getsockname()[1]
+        return actual
+
+    def facts(self) -> dict[str, int]:
+        """Counters."""
+        with self._lock:
+            lanes = [lane for lane, _ in self._lanes.values()]
+            return {
+                "lanes": len(lanes),
+                "lanes_refused": self.refused,
+                "lane_bytes_read": self._bytes_read + sum(lane.bytes_read for lane in lanes),
+                "lane_bytes_written": self._bytes_written + sum(lane.bytes_written for lane in lanes),
+            }
+
+    def close(self) -> None:
+        """Ends everything. A write under way is revoked by its thread."""
+        with self._lock:
+            self._closing = True
+            lanes = list(self._lanes.items())
+        if self._listener is not None:
+            # shutdown wakes the thread that blocks in accept; close alone would not.
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        for sock, _ in lanes:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        if self._acceptor is not None:
+            self._acceptor.join()
+        for _, (_, thread) in lanes:
+            thread.join()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._closing:
+            try:
+                sock, address = listener.accept()
+            except OSError as error:
+                if self._closing:
+                    return
+                logger.error("data port: accept failed: %s", error)
+                threading.Event().wait(0.1)  # out of descriptors: let some close
+                continue
+            with contextlib.suppress(OSError):
+                set_tcp_options(sock)
+            self._admit(sock, f"{address[0]}:{address[1]}")
+
+    def _admit(self, sock: socket.socket, peer: str) -> None:
+        lane = Lane(sock, peer, self._core, self._hooks)
+        thread = threading.Thread(target=self._serve, args=(sock, lane), name=f"lane {peer}", daemon=True)
+        with self._lock:
+            room = len(self._lanes) < self._lanes_max and not self._closing
+            if room:
+                self._lanes[sock] = (lane, thread)
+                # Under the lock: close() must not find a thread that can't be joined yet.
+                thread.start()
+            else:
+                self.refused += 1
+        if not room:
+            error = Overloaded(what="the data port", limit=f"{self._lanes_max} lanes")
+            with contextlib.suppress(OSError):
+                sock.settimeout(0.1)
+                sock.sendall(encode_frame(0, encode(Failed(error.code, str(error)))))
+            sock.close()
+
+    def _serve(self, sock: socket.socket, lane: Lane) -> None:
+        try:
+            lane.run()
+        except Exception:
+            logger.exception("a data lane failed")
+        finally:
+            with self._lock:
+                del self._lanes[sock]
+                self._bytes_read += lane.bytes_read
+                self._bytes_written += lane.bytes_written
+            sock.close()

@@ -1,0 +1,38 @@
+"""The sink of a running node: reports go to the stream, fresh objects to the checksum thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from moonpool.schemas.messages import Op
+from moonpool.schemas.packed import U32, U64
+from moonpool.store_client.node.checksums import Checksums
+from moonpool.store_client.node.reports import ReportStream
+
+
+class Outlets:
+    """Called under the node's lock, from any thread. `kick` is called once for all ops until `kicked` is unset."""
+
+    def __init__(self, stream: ReportStream, checksums: Checksums | None) -> None:
+        self._stream = stream
+        self._checksums = checksums
+        self.kick: Callable[[], object] | None = None
+        self.kicked = False
+
+    @property
+    def naming(self) -> bool:
+        """See Sink."""
+        return self._stream.naming
+
+    def emit(self, op: Op) -> int:
+        """See Sink."""
+        serial = self._stream.emit(op)
+        if self.kick is not None and not self.kicked and self._stream.connected:
+            self.kicked = True
+            self.kick()
+        return serial
+
+    def written(self, slots: U32, generations: U64) -> None:
+        """See Sink."""
+        if self._checksums is not None:
+            self._checksums.push(slots, generations)

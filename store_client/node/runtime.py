@@ -1,0 +1,197 @@
+"""The parts of one node, wired to each other and run in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable
+
+from moonpool.schemas.config import NodeSettings
+from moonpool.schemas.errors import Overloaded
+from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.messages import Begin, BeginItem, Granted, NodeInfo, Victims, decode_node_request
+from moonpool.store_client.host import host_id, user_run_dir
+from moonpool.store_client.node.adoption import adopt
+from moonpool.store_client.node.checksums import Checksums
+from moonpool.store_client.node.core import NodeCore
+from moonpool.store_client.node.inventory import Inventory
+from moonpool.store_client.node.lane import LaneHooks
+from moonpool.store_client.node.lanes import LaneServer
+from moonpool.store_client.node.master_link import MasterLink
+from moonpool.store_client.node.outlets import Outlets
+from moonpool.store_client.node.puts import LANES
+from moonpool.store_client.node.reports import ReportStream
+from moonpool.store_client.node.segment import Segment
+from moonpool.store_client.node.server import LocalHandler, NodeParts, RemoteHandler
+from moonpool.store_client.node.sessions import Sessions
+from moonpool.store_client.node.space import SpaceKeeper
+from moonpool.store_client.rpc.server import RpcServer
+
+logger = logging.getLogger(__name__)
+
+VISIBLE_WAIT_S = 2.0
+SESSIONS_POLL_S = 0.25
+
+
+class Node:
+    """One segment, served until `run` is told to stop."""
+
+    def __init__(self, settings: NodeSettings, segment: Segment) -> None:
+        """Adopts what the segment holds. To be made in the event loop that runs it."""
+        self._settings = settings
+        self._segment = segment
+        self._started_s = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._checksums = Checksums() if settings.checksums else None
+        self._stream = ReportStream(
+            segment.head.segment, lambda: Inventory(self.core.slots), lambda: secrets.randbits(63)
+        )
+        self._outlets = Outlets(self._stream, self._checksums)
+        self.core = NodeCore(segment, self._outlets)
+        self._sessions = Sessions(settings.sessions_max)
+        if segment.adopted:
+            adopt(self.core, self._sessions.adopt)
+            logger.info("adopted %s with %d objects", segment.path, self.core.slots.committed)
+        self._link: MasterLink | None = None
+        self._keeper = SpaceKeeper(
+            self.core,
+            self._need,
+            begin_wait_s=settings.begin_wait_s,
+            high_watermark=settings.high_watermark,
+            low_watermark=settings.low_watermark,
+        )
+        hooks = LaneHooks(
+            self._lane_begin, self._lane_register, self._stream.wait, VISIBLE_WAIT_S, itertools.count(1)
+        )
+        self._lanes = LaneServer(self.core, hooks, settings.lanes_max)
+
+    async def run(self, stopped: asyncio.Event, ready: Callable[[NodeInfo], None]) -> None:
+        """Opens all doors, calls `ready`, reports to the master. The segment file stays when this returns."""
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._sessions.close)
+            if self._checksums is not None:
+                self._checksums.start(self.core)
+                stack.callback(self._checksums.close)
+            stack.push_async_callback(self._keeper.close)
+            data_port = self._lanes.start(settings.host, settings.data_port)
+            stack.push_async_callback(asyncio.to_thread, self._lanes.close)
+            remote = RpcServer(RemoteHandler(self._register, self.facts), decode_node_request, "node")
+            stack.push_async_callback(remote.close)
+            info = self._info(await remote.listen_tcp(settings.host, settings.port), data_port)
+            parts = NodeParts(
+                info, self.core, self._sessions, self._keeper, self._stream.wait, VISIBLE_WAIT_S
+            )
+            local = RpcServer(LocalHandler(self._register, self.facts, parts), decode_node_request, "node")
+            stack.push_async_callback(local.close)
+            await local.listen_unix(info.unix_path)
+            self._link = MasterLink(
+                settings.master, info, self.core, self._stream, self._outlets, self.numbers
+            )
+            ready(info)
+            await self._until(stopped, self._link.run(), self._keeper.run(), self._poll_sessions())
+
+    async def _until(self, stopped: asyncio.Event, *parts: asyncio._CoroutineLike[None]) -> None:
+        """Runs the parts; one that ends before `stopped` is a bug, and raises here."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part) for part in parts]
+            await stopped.wait()
+            for task in tasks:
+                task.cancel()
+
+    def _info(self, rpc_port: int, data_port: int) -> NodeInfo:
+        settings, layout = self._settings, self.core.head.layout
+        name = settings.advertise or settings.host
+        name = f"[{name}]" if ":" in name else name
+        return NodeInfo(
+            node=settings.name,
+            segment=self.core.head.segment,
+            host=host_id(settings.segment_dir),
+            rpc_address=f"{name}:{rpc_port}",
+            data_address=f"{name}:{data_port}",
+            unix_path=str(user_run_dir(settings.run_dir) / f"{settings.name}.sock"),
+            segment_path=str(self._segment.path),
+            capacity_bytes=layout.capacity_bytes,
+            page_bytes=layout.page_bytes,
+        )
+
+    async def _poll_sessions(self) -> None:
+        while True:
+            for session in self._sessions.poll(time.monotonic()):
+                with self.core.lock:
+                    self.core.end_session(session)
+                logger.info("session %x ended: its process is gone", session)
+            await asyncio.sleep(SESSIONS_POLL_S)
+
+    # ------------------------------------------------------------ what the parts ask of each other
+
+    def _register(self, spec: KeyspaceSpec) -> bytes:
+        with self.core.lock:
+            digest = self.core.register(spec)
+        if self._link is not None:
+            self._link.tell_keyspace(spec)
+        return digest
+
+    async def _need(self, want_bytes: int) -> Victims | None:
+        return await self._link.need(want_bytes) if self._link is not None else None
+
+    def _lane_register(self, spec: KeyspaceSpec) -> bytes:
+        async def register() -> bytes:
+            return self._register(spec)
+
+        return asyncio.run_coroutine_threadsafe(register(), self._loop).result()
+
+    def _lane_begin(self, put_id: int, item: BeginItem) -> Granted:
+        """Called by a lane's thread; waits for space as local writers do."""
+        with self.core.lock:
+            answer = self.core.lane_begin(put_id, item, partial=False)
+        if isinstance(answer, Granted):
+            return answer
+        waiting = self._keeper.begin(LANES, Begin(LANES, put_id, [item]))
+        try:
+            return asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+        except (RuntimeError, asyncio.CancelledError):  # the loop ends
+            waiting.close()
+            raise Overloaded(what="the node", limit="it is stopping") from None
+
+    # ------------------------------------------------------------ status
+
+    def numbers(self) -> dict[str, int | float]:
+        """Counters and sizes."""
+        core, allocator = self.core, self.core.slots.allocator
+        return {
+            "uptime_s": round(time.monotonic() - self._started_s, 3),
+            "capacity_bytes": core.head.layout.capacity_bytes,
+            "free_bytes": allocator.free_bytes,
+            "used_bytes": allocator.used_bytes,
+            "pages": core.head.layout.page_count,
+            "pages_free": allocator.pool_pages,
+            "objects": core.slots.committed,
+            "objects_writing": int(core.slots.writing.sum()),
+            "keyspaces": len(core.keyspaces.specs()),
+            "sessions": len(self._sessions),
+            "streams_started": self._stream.streams_started,
+            "report_rows_queued": self._stream.queued_rows,
+            "master_epoch": self._link.epoch if self._link is not None else 0,
+            "master_connected": int(self._link is not None and self._link.connected),
+            "checksums_queued": self._checksums.queued if self._checksums is not None else 0,
+            "checksums_computed": self._checksums.computed if self._checksums is not None else 0,
+            "checksums_skipped": self._checksums.skipped if self._checksums is not None else 0,
+            **core.counters,
+            **self._keeper.counters,
+            **(self._link.counters if self._link is not None else {}),
+            **self._lanes.facts(),
+        }
+
+    def facts(self) -> dict[str, int | float | str]:
+        """The same with names, for GetStatus."""
+        return {
+            "node": self._settings.name,
+            "segment": self.core.head.segment.hex(),
+            "segment_path": str(self._segment.path),
+            **self.numbers(),
+        }

@@ -1,0 +1,146 @@
+"""What a node answers: on its Unix socket to writers of its host, over tcp only what is harmless."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from moonpool.schemas.errors import DeadlineExceeded, ProtocolError, Unauthorized
+from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.messages import (
+    Begin,
+    Commit,
+    Committed,
+    Done,
+    GetStatus,
+    Granted,
+    KeyspaceRegistered,
+    Message,
+    NodeInfo,
+    OpenSession,
+    RegisterKeyspace,
+    Revoke,
+    SessionHeartbeat,
+    SessionOpened,
+    StatusReport,
+)
+from moonpool.store_client.node.core import NodeCore
+from moonpool.store_client.node.sessions import Sessions
+from moonpool.store_client.node.space import SpaceKeeper
+from moonpool.store_client.rpc.peer import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """What the local handler serves from."""
+
+    info: NodeInfo
+    core: NodeCore
+    sessions: Sessions
+    keeper: SpaceKeeper
+    visible: Callable[[int], Future[None]]
+    visible_wait_s: float
+
+
+class RemoteHandler:
+    """The tcp door: writers of other hosts use the data lanes, whose threads are the node's own (I4)."""
+
+    epoch = 0
+
+    def __init__(
+        self,
+        register: Callable[[KeyspaceSpec], bytes],
+        facts: Callable[[], dict[str, int | float | str]],
+    ) -> None:
+        self._register = register
+        self._facts = facts
+
+    def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
+        """See rpc.Handler."""
+        if isinstance(message, RegisterKeyspace):
+            return KeyspaceRegistered(self._register(message.spec), 1)
+        if isinstance(message, GetStatus):
+            return StatusReport(self._facts())
+        raise Unauthorized(detail=f"{type(message).__name__} is only for clients on the node's own host")
+
+    def connected(self, peer: Peer) -> None:
+        """See rpc.Handler."""
+
+    def disconnected(self, peer: Peer) -> None:
+        """A closed connection proves nothing: sessions end by their locks (I4)."""
+
+
+class LocalHandler(RemoteHandler):
+    """The Unix socket: writers that map the segment."""
+
+    def __init__(
+        self,
+        register: Callable[[KeyspaceSpec], bytes],
+        facts: Callable[[], dict[str, int | float | str]],
+        parts: NodeParts,
+    ) -> None:
+        super().__init__(register, facts)
+        self._parts = parts
+
+    def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
+        """See rpc.Handler."""
+        core = self._parts.core
+        match message:
+            case Begin():
+                return self._begin(message)
+            case Commit():
+                return self._commit(message)
+            case Revoke():
+                with core.lock:
+                    return Done(core.revoke(message.session, message.put_ids))
+            case SessionHeartbeat():
+                with core.lock:
+                    return Done(
+                        core.session_heartbeat(message.session, message.open_put_ids, message.newest_put_id)
+                    )
+            case OpenSession():
+                return self._open_session(message)
+            case _:
+                return super().handle(message, peer)
+
+    def _open_session(self, message: OpenSession) -> SessionOpened:
+        parts, layout = self._parts, self._parts.core.head.layout
+        parts.sessions.open(message.session, message.lock_path)
+        with parts.core.lock:
+            parts.core.open_session(message.session, message.lock_path)
+        return SessionOpened(parts.info, layout.data_offset, layout.header_offset, layout.headers_per_page)
+
+    def _begin(self, message: Begin) -> Message | Awaitable[Message]:
+        core = self._parts.core
+        _check_session(message.session)
+        with core.lock:
+            if message.commit:
+                core.commit(message.session, message.commit)
+            answer = core.begin(message.session, message, partial=False)
+        if isinstance(answer, Granted):
+            return answer
+        return self._parts.keeper.begin(message.session, message)
+
+    def _commit(self, message: Commit) -> Message | Awaitable[Message]:
+        core = self._parts.core
+        _check_session(message.session)
+        with core.lock:
+            statuses = core.commit(message.session, message.put_ids)
+            seen = self._parts.visible(core.last_serial) if message.visible else None
+        return Committed(statuses) if seen is None else self._when_visible(statuses, seen)
+
+    async def _when_visible(self, statuses: list[bytes], seen: Future[None]) -> Message:
+        wait_s = self._parts.visible_wait_s
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(seen), wait_s)
+        except TimeoutError:
+            raise DeadlineExceeded(peer="the master", what="a report", timeout_s=wait_s) from None
+        return Committed(statuses)
+
+
+def _check_session(session: int) -> None:
+    """The lanes' own puts are nobody else's. Raises ProtocolError."""
+    if session <= 0:
+        raise ProtocolError(peer="the client", reason=f"session {session}")
