@@ -82,6 +82,12 @@ class SchedulerHalf:
         """Whether the engine must keep stepping though it has no requests: some save isn't done."""
         return self._saves.pending
 
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer, a load or a save is under way."""
+        asked = any(t.match is not None and t.match.answered_s is None for t in self._tracked.values())
+        return asked or bool(self._loads) or self._saves.pending
+
     # ------------------------------------------------------------ requests
 
     def arrive(self, request: EngineRequest, adapter: object | None) -> None:

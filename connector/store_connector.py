@@ -7,6 +7,7 @@ have are looked up, and arguments that only some versions pass are accepted.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,9 +38,16 @@ from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.store_client.copiers.base import DeviceCopier
 
+IDLE_PAUSE_S = 0.0002
+"""A step that computes nothing and waits for our threads: an engine in their process would keep the interpreter
+lock from them by stepping as fast as it can."""
+
 log = logging.getLogger(__name__)
 
 plugin.register()  # MultiConnector finds a class by name only
+if not logging.getLogger("moonpool").handlers:  # our words go where vLLM's go
+    logging.getLogger("moonpool").handlers = list(logging.getLogger("vllm").handlers)
+    logging.getLogger("moonpool").setLevel(logging.getLogger("vllm").level)
 
 
 @dataclass
@@ -166,6 +174,8 @@ class MoonpoolStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
         if self._scheduler is None:
             return MoonpoolMetadata()
         scheduled = scheduler_output.num_scheduled_tokens if self._holder.bound else {}
+        if not scheduled and self._scheduler.waiting:
+            time.sleep(IDLE_PAUSE_S)
         return MoonpoolMetadata(self._scheduler.step(StepView(scheduled, table)))
 
     def update_connector_output(self, connector_output: Any) -> None:
