@@ -10,7 +10,7 @@ from moonpool.schemas.keyspace import KeyspaceSpec
 
 
 class FlatTable(Table):
-    """Rows without links. A row is ready when all its ranks are committed."""
+    """Rows without links. A row is ready when no rank is missing."""
 
     def __init__(self, spec: KeyspaceSpec, policy: EvictionPolicy) -> None:
         super().__init__(spec, policy)

@@ -110,9 +110,14 @@ class Table(ABC):
         """End of the lease that yields to a put in need; 0 where there is no such thing."""
         return 0.0
 
+    def enough(self, row: int) -> bool:
+        """Whether no rank is missing: all are committed or, where ranks stand alone, any is."""
+        committed = self.committed[row]
+        return bool(committed == self.full or (committed and self.spec.variable_size))
+
     def complete(self, row: int) -> bool:
-        """Whether every rank is committed and undoubted."""
-        return self.committed[row] == self.full and row not in self.doubted
+        """Whether no rank is missing and none is doubted."""
+        return self.enough(row) and row not in self.doubted
 
     def sound(self, row: int, rank: int) -> bool:
         """Whether this rank is committed and undoubted."""
@@ -186,7 +191,7 @@ class Table(ABC):
             if not self._commit_again(segment, entries, index, int(rows[index]), usable, now_s)
         ]
         for row in dict.fromkeys(fresh_rows.tolist()):
-            if self.committed[row] == self.full:
+            if self.enough(row):
                 self.settle(row)
             if self.stale(row, now_s):  # somebody is at work on it again
                 self._unready_as_of(row, now_s)
@@ -263,6 +268,8 @@ class Table(ABC):
         self.unready(row, now_s)
         if not self.committed[row]:
             self.vacate(row, now_s)
+        elif self.enough(row):
+            self.settle(row)
 
     def discard(self, row: int, now_s: float, drops: DropBatch) -> None:
         """Removes a row that nothing hangs on. Its copies are to be dropped by their nodes."""

@@ -30,7 +30,8 @@ class KeyspaceSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     `identity` holds every other fact that the bytes depend on (weights, dtypes, layout, hash seed, ...)
     as sorted pairs; equal names mean nothing. `shard_bytes` has the size of each rank's shard of one
-    block; its length is the keyspace's `world`. A size of 0 means that objects have sizes of their own.
+    block; its length is the keyspace's `world`. Sizes of 0 mean that objects have sizes of their own; then
+    each rank stands alone, because nobody can say which ones a block will have.
     """
 
     kind: Kind
@@ -59,12 +60,12 @@ class KeyspaceSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     def check(self) -> None:
         """Raises InvalidParams, naming the field, where the spec can't be served."""
         _require(1 <= self.world <= WORLD_MAX, "shard_bytes", self.shard_bytes, f"1 to {WORLD_MAX} sizes")
-        variable = self.shard_bytes == (0,)
+        variable = not any(self.shard_bytes)
         _require(
             variable or all(size > 0 for size in self.shard_bytes),
             "shard_bytes",
             self.shard_bytes,
-            "sizes over 0, or the single size 0 for objects of their own size",
+            "sizes over 0, or zeros alone for objects of their own size",
         )
         _require(not (variable and self.kind is Kind.CHAINED), "kind", self.kind, "flat, where sizes vary")
         _require(self.hash_bytes in HASH_SIZES, "hash_bytes", self.hash_bytes, "16 or 32")

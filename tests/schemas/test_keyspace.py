@@ -84,3 +84,10 @@ def test_plain_objects() -> None:
     assert spec.digest() != objects_keyspace().digest()
     assert len(object_hash("key")) == spec.hash_bytes
     assert object_hash("key") != object_hash("kez")
+
+
+def test_ranks_of_objects_with_sizes_of_their_own() -> None:
+    spec = msgspec.structs.replace(SPEC, kind=Kind.FLAT, shard_bytes=(0,) * 8)
+    spec.check()
+    assert spec.variable_size
+    assert spec.world == 8
