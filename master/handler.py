@@ -18,6 +18,7 @@ from moonpool.schemas.messages import (
     Clear,
     ClusterMap,
     Drop,
+    GetClusterMap,
     Heartbeat,
     Message,
     Need,
@@ -90,12 +91,16 @@ class MasterHandler:
     async def _confirmed(
         self, reply: Removed, away: list[DropKey], waiting: asyncio.Future[list[DropKey]]
     ) -> Message:
-        pending = {self._name(segment) for segment, _ in [*away, *await waiting]}
-        return msgspec.structs.replace(reply, pending=sorted(pending))
-
-    def _name(self, segment: bytes) -> str:
-        peer = self._nodes.get(segment)
-        return peer.data["node"] if peer is not None else segment.hex()
+        pending = {segment for segment, _ in [*away, *await waiting]}
+        if not pending:
+            return reply
+        nobody = Origin(host="", tenant="")
+        cluster = self._core.handle(GetClusterMap(), self._clock.now_s(), nobody).reply
+        assert isinstance(cluster, ClusterMap)
+        names = {entry.info.segment: entry.info.node for entry in cluster.nodes}
+        return msgspec.structs.replace(
+            reply, pending=sorted(names.get(segment, segment.hex()) for segment in pending)
+        )
 
     # ------------------------------------------------------------ nodes and their connections
 

@@ -42,8 +42,8 @@ class Peer(Protocol):
     """The handler's own notes on this connection."""
 
     def push(self, message: Message) -> bool:
-        """Sends a message that is no reply. False where the connection is gone, or had to be closed because
-        its peer doesn't read."""
+        """Sends a message that is no reply. False where the connection is gone, had to be closed because its
+        peer doesn't read, or the message is larger than a frame."""
         ...
 
     def close(self) -> None:

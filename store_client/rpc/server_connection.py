@@ -82,7 +82,12 @@ class ServerConnection(asyncio.Protocol):
         if self._transport.get_write_buffer_size() > self._service.limits.push_bytes_max:
             self.abort("it doesn't read what is pushed to it")
             return False
-        self._send(PUSH_ID, message)
+        body = encode(message)
+        if len(body) + 4 > self._service.limits.frame_bytes_max:
+            what = type(message).__name__
+            log.error("%s: a %s of %d bytes is too large to push", self._service.name, what, len(body))
+            return False
+        self._write(PUSH_ID, body)
         return True
 
     def close(self) -> None:
@@ -306,6 +311,9 @@ class ServerConnection(asyncio.Protocol):
         if len(body) + 4 > limit_bytes:
             error = TooLarge(what=type(message).__name__, size_bytes=len(body), limit_bytes=limit_bytes)
             body = encode(Failed(error.code, str(error)))
+        self._write(request_id, body)
+
+    def _write(self, request_id: int, body: bytes) -> None:
         self._out.append(encode_frame(request_id, body))
         self._out_bytes += len(body)
         # One write a turn, so that pipelined requests don't cost a system call each. What is large goes at once,

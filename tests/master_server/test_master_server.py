@@ -142,6 +142,26 @@ async def test_a_node_that_does_not_confirm_is_named_after_the_deadline(
     await node.close()
 
 
+async def test_a_node_that_is_away_is_named_without_a_wait_and_told_when_it_is_back(
+    master: str, client: AsyncRpcConnection
+) -> None:
+    node = ReportNode("traveller")
+    await node.join(master, HASHES)
+    await node.close()
+    await until(NodeState.SUSPECT, client)
+    reply, took_s = await removed(client, wait_ms=3000)
+    assert reply.pending == ["traveller"]
+    assert took_s < 1
+    await node.join(master, HASHES)
+    async with asyncio.timeout(2):
+        while not node.pushes:
+            await asyncio.sleep(0.01)
+    drop = node.pushes[0]
+    assert isinstance(drop, Drop)
+    assert HASHES[5] in drop.hashes
+    await node.close()
+
+
 async def test_many_removals_at_once_each_get_their_answer(master: str, client: AsyncRpcConnection) -> None:
     node = ReportNode()
     await node.join(master, HASHES)

@@ -26,6 +26,7 @@ from moonpool.schemas.messages import (
     Locate,
     Match,
     Matched,
+    Present,
     Remove,
     Unpin,
     Welcome,
@@ -245,6 +246,17 @@ def test_pushes_to_a_peer_that_does_not_read_end_it() -> None:
         peer.send(2, Unpin(KEYSPACE, bytes(200_000)))
         assert waits_until(lambda: server.handler.disconnects == 1)
         assert is_served(server.address)
+
+
+def test_a_push_larger_than_a_frame_is_not_sent(caplog: pytest.LogCaptureFixture) -> None:
+    with ThreadedServer(Limits(frame_bytes_max=1000)) as server, RawPeer(server.address) as peer:
+        peer.greet()
+        results: list[bool] = []
+        server.in_loop(lambda: results.append(server.handler.peers[0].push(Present(bytes(2000)))))
+        assert waits_until(lambda: results == [False])
+        assert "too large to push" in caplog.text
+        peer.send(2, MATCH)
+        assert peer.receive() == (2, Matched([5]))
 
 
 def test_a_push_to_a_dead_connection_says_so(server: ThreadedServer) -> None:
