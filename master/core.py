@@ -33,6 +33,8 @@ from moonpool.schemas.messages import (
     Heartbeat,
     InventoryEnd,
     KeyspaceRegistered,
+    Keyspaces,
+    ListKeyspaces,
     Match,
     Matched,
     Message,
@@ -91,6 +93,7 @@ class MasterCore:
         self._counts: Counter[str] = Counter()
         self._handlers: dict[type[Message], Callable[[Any, float, Origin], Outcome]] = {
             RegisterKeyspace: self._register_keyspace,
+            ListKeyspaces: self._list_keyspaces,
             GetClusterMap: self._cluster_map,
             GetStatus: self._get_status,
             Announce: self._announce,
@@ -170,6 +173,10 @@ class MasterCore:
     def _register(self, spec: KeyspaceSpec) -> None:
         for shard in self._shards:
             shard.register(spec)
+
+    def _list_keyspaces(self, message: ListKeyspaces, now_s: float, origin: Origin) -> Outcome:
+        # Every shard knows every keyspace.
+        return Outcome(Keyspaces([spec for spec in self._shard.specs() if spec.tenant == message.tenant]))
 
     def _cluster_map(self, message: GetClusterMap, now_s: float, origin: Origin) -> Outcome:
         return Outcome(ClusterMap(self.epoch, len(self._shards), [], self._nodes.entries()))

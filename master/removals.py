@@ -7,6 +7,8 @@ import math
 import numpy as np
 
 from moonpool.master.columns import NO_ROW, view
+from moonpool.master.entries import check_rank
+from moonpool.master.flat import FlatTable
 from moonpool.master.step import Predicate, Step, check_count
 from moonpool.master.table import Table
 from moonpool.schemas.errors import InvalidParams, Overloaded
@@ -26,6 +28,8 @@ def remove(table: Table, message: Remove, step: Step) -> Removed:
     hashes = split_hashes(message.hashes, table.spec.hash_bytes)
     if len(hashes) > REMOVE_MAX:
         raise InvalidParams(field="hashes", value=f"{len(hashes)} blocks", allowed=f"{REMOVE_MAX} a request")
+    if message.rank >= 0:
+        return _remove_rank(table, message, hashes, step)
     count = skipped = 0
     doomed: list[bytes] = []
     for block_hash in hashes:
@@ -42,6 +46,28 @@ def remove(table: Table, message: Remove, step: Step) -> Removed:
         table.discard_all(rows, step.now_s, step.drops)
     if doomed:
         step.predicate = Predicate(table.keyspace, join_hashes(doomed), False)
+    return Removed(count, skipped, [])
+
+
+def _remove_rank(table: Table, message: Remove, hashes: list[bytes], step: Step) -> Removed:
+    """One rank's copies of flat rows. Exact places: what is being written isn't looked for."""
+    if not isinstance(table, FlatTable):
+        raise InvalidParams(field="rank", value=message.rank, allowed="-1, except in flat keyspaces")
+    check_rank(message.rank, table.spec)
+    count = skipped = 0
+    for block_hash in hashes:
+        row = table.rows.get(block_hash)
+        if row == NO_ROW or not table.committed[row] >> message.rank & 1:
+            continue
+        if table.protected(row, step.now_s) and not message.force:
+            skipped += 1
+            continue
+        place = table.place(row, message.rank)
+        step.drops.add(
+            place.segment, table.keyspace, message.rank, block_hash, place.slot, place.generation
+        )
+        table.drop_copy(row, message.rank, step.now_s)
+        count += 1
     return Removed(count, skipped, [])
 
 

@@ -114,6 +114,10 @@ class ShardIndex(Protocol):
         """Asserts every invariant. A scan: for tests."""
         ...
 
+    def specs(self) -> list[KeyspaceSpec]:
+        """Of every keyspace."""
+        ...
+
     def facts(self) -> dict[str, int | float | str]:
         """Sizes and counters."""
         ...
@@ -305,6 +309,10 @@ class Shard:
         self.promises.validate()
         for table in self.tables.values():
             validate_table(table)
+
+    def specs(self) -> list[KeyspaceSpec]:
+        """See ShardIndex."""
+        return [table.spec for table in self.tables.values()]
 
     def facts(self) -> dict[str, int | float | str]:
         """See ShardIndex."""

@@ -1,10 +1,10 @@
 """Every message on the control plane, one frozen Struct each.
 
 handshake        Hello -> Welcome
-client, master   RegisterKeyspace, Match, Presence, Locate, Renew, PutStart, ReportBad,
-                 PutAbandon, Remove, Clear, Pin, Unpin, Describe, GetClusterMap, GetStatus
+client, master   RegisterKeyspace, Match, Presence, Locate, Renew, PutStart, ReportBad, PutAbandon,
+                 Remove, Clear, Pin, Unpin, Describe, ListKeyspaces, GetClusterMap, GetStatus
 node, master     Announce, Report (the ordered stream), Heartbeat, Need;  pushed by the master: Drop, Check
-client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, GetStatus
+client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, ListKeys, GetStatus
 any server       Failed answers any request
 
 Columns are packed byte strings (schemas/packed.py): `hashes` is count * hash_bytes long, u32 and u64
@@ -223,12 +223,14 @@ class ReportBad(Message, frozen=True):
 
 class Remove(Message, frozen=True):
     """Removes blocks with all that hangs on them. `force`: leased and pinned ones too.
-    Waits up to `wait_ms` for the nodes to have flipped the headers."""
+    Waits up to `wait_ms` for the nodes to have flipped the headers. `rank`: of flat rows this one alone, without
+    waiting; its slots that are being written stay."""
 
     keyspace: bytes
     hashes: bytes
     force: bool = False
     wait_ms: int = 1000
+    rank: int = -1
 
 
 class Removed(Message, frozen=True):
@@ -291,6 +293,18 @@ class Description(Message, frozen=True):
     pin_ms: int
     pinned: bool
     age_ms: int
+
+
+class ListKeyspaces(Message, frozen=True):
+    """Every keyspace of one tenant."""
+
+    tenant: str
+
+
+class Keyspaces(Message, frozen=True):
+    """Answer to ListKeyspaces."""
+
+    specs: list[KeyspaceSpec]
 
 
 class GetClusterMap(Message, frozen=True):
@@ -582,6 +596,23 @@ class SessionHeartbeat(Message, frozen=True):
     newest_put_id: int
 
 
+class ListKeys(Message, frozen=True):
+    """What a node holds of one keyspace, piece by piece. `cursor`: 0, then what the last answer said."""
+
+    keyspace: bytes
+    cursor: int = 0
+
+
+class KeyList(Message, frozen=True):
+    """Answer to ListKeys: `hashes`, `ranks` (u16), and the key texts, empty where none was stored. `cursor` of the
+    next piece; -1 at the end. Objects that move meanwhile may be named twice or not at all."""
+
+    hashes: bytes
+    ranks: bytes
+    keys: list[str]
+    cursor: int
+
+
 # ---------------------------------------------------------------- data lanes
 
 
@@ -623,6 +654,7 @@ ClientToMaster = (
     | Pin
     | Unpin
     | Describe
+    | ListKeyspaces
     | GetClusterMap
     | GetStatus
 )
@@ -640,15 +672,28 @@ MasterReply = (
     | PutStarted
     | Removed
     | Description
+    | Keyspaces
     | ClusterMap
     | StatusReport
     | Announced
     | Victims
 )
 MasterPush = Drop | Check
-ClientToNode = OpenSession | RegisterKeyspace | Begin | Commit | Revoke | SessionHeartbeat | GetStatus
+ClientToNode = (
+    OpenSession | RegisterKeyspace | Begin | Commit | Revoke | SessionHeartbeat | ListKeys | GetStatus
+)
 NodeRequest = Hello | ClientToNode
-NodeReply = Welcome | Failed | Done | KeyspaceRegistered | SessionOpened | Granted | Committed | StatusReport
+NodeReply = (
+    Welcome
+    | Failed
+    | Done
+    | KeyspaceRegistered
+    | SessionOpened
+    | Granted
+    | Committed
+    | KeyList
+    | StatusReport
+)
 LaneRequest = Hello | RegisterKeyspace | LaneRead | LaneWrite
 LaneReply = Welcome | Failed | KeyspaceRegistered | LaneData | Granted
 

@@ -17,6 +17,7 @@ from moonpool.schemas.messages import (
     GetStatus,
     Granted,
     KeyspaceRegistered,
+    ListKeys,
     Message,
     NodeInfo,
     OpenSession,
@@ -27,6 +28,7 @@ from moonpool.schemas.messages import (
     StatusReport,
 )
 from moonpool.store_client.node.core import NodeCore
+from moonpool.store_client.node.listing import list_keys
 from moonpool.store_client.node.sessions import Sessions
 from moonpool.store_client.node.space import SpaceKeeper
 from moonpool.store_client.rpc.peer import Peer
@@ -53,9 +55,11 @@ class RemoteHandler:
         self,
         register: Callable[[KeyspaceSpec], bytes],
         facts: Callable[[], dict[str, int | float | str]],
+        core: NodeCore,
     ) -> None:
         self._register = register
         self._facts = facts
+        self._core = core
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
         """See rpc.Handler."""
@@ -63,6 +67,9 @@ class RemoteHandler:
             return KeyspaceRegistered(self._register(message.spec), 1)
         if isinstance(message, GetStatus):
             return StatusReport(self._facts())
+        if isinstance(message, ListKeys):
+            with self._core.lock:
+                return list_keys(self._core.slots, message)
         raise Unauthorized(detail=f"{type(message).__name__} is only for clients on the node's own host")
 
     def connected(self, peer: Peer) -> None:
@@ -81,7 +88,7 @@ class LocalHandler(RemoteHandler):
         facts: Callable[[], dict[str, int | float | str]],
         parts: NodeParts,
     ) -> None:
-        super().__init__(register, facts)
+        super().__init__(register, facts, parts.core)
         self._parts = parts
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
