@@ -17,7 +17,7 @@ from moonpool.store_client.blocks import BlockGet, BlockPut
 from moonpool.store_client.buffers import Buffer
 from moonpool.store_client.client import StoreClient
 from moonpool.store_client.copiers.base import DeviceCopier
-from moonpool.store_client.objects import Got
+from moonpool.store_client.rows import Got
 
 THREADS = 8
 """Calls under way at once; more wait their turn, and their deadlines begin when it comes."""

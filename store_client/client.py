@@ -12,7 +12,7 @@ from typing import Any, Self
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.framing import PROTOCOL_VERSION
-from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.keyspace import KeyspaceSpec, objects_keyspace
 from moonpool.schemas.messages import (
     Clear,
     ClusterMap,
@@ -21,6 +21,8 @@ from moonpool.schemas.messages import (
     Done,
     GetStatus,
     Hello,
+    Keyspaces,
+    ListKeyspaces,
     Pin,
     Remove,
     Removed,
@@ -34,15 +36,18 @@ from moonpool.store_client.buffers import Buffer, fragments_of, memory_of, multi
 from moonpool.store_client.connect import Connector
 from moonpool.store_client.copiers.base import DeviceCopier
 from moonpool.store_client.copiers.host import HostCopier
+from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gate import Gate
-from moonpool.store_client.gets import Getter
+from moonpool.store_client.gets import Getter, Places
 from moonpool.store_client.host import host_id
 from moonpool.store_client.keyspaces import KeyspaceBook
+from moonpool.store_client.listing import Listed, list_keyspace
 from moonpool.store_client.master import MasterLink
 from moonpool.store_client.nodes import Nodes
-from moonpool.store_client.objects import Got, Objects, hashes_of
+from moonpool.store_client.objects import rows_of
 from moonpool.store_client.own_segment import OwnSegment
 from moonpool.store_client.puts import Putter
+from moonpool.store_client.rows import Got, RowCalls, Rows
 from moonpool.store_client.transports.staging import Staging
 from moonpool.store_client.workers import Workers
 
@@ -57,7 +62,7 @@ class StoreClient:
         """`copier`: moves bytes between the caller's memory and mapped memory; by default host memory."""
         self.settings = settings or ClientSettings()
         copier = copier or HostCopier()
-        hello = Hello(
+        self._hello = hello = Hello(
             protocol=PROTOCOL_VERSION,
             role="client",
             client=f"{socket.gethostname()}:{os.getpid()}",
@@ -77,7 +82,8 @@ class StoreClient:
         putter = Putter(self._master, self._nodes, self._workers)
         getter = Getter(self._master, self._nodes, self._workers, self.settings.verify_checksums)
         self._blocks = Blocks(self._master, self._book, putter, getter)
-        self._objects = Objects(self.settings.tenant, self._master, self._book, putter, getter)
+        self._rows = RowCalls(self._master, putter, getter)
+        self._objects = self._book.add(objects_keyspace(self.settings.tenant))
         self._own_segment = OwnSegment.start(self.settings) if self.settings.segment_size else None
 
     # ------------------------------------------------------------ keyspaces and blocks
@@ -125,12 +131,19 @@ class StoreClient:
             return self._blocks.get(get, self._deadline_s(timeout_s))
 
     def remove(
-        self, keyspace: bytes, hashes: Sequence[bytes], *, force: bool = False, timeout_s: float | None = None
+        self,
+        keyspace: bytes,
+        hashes: Sequence[bytes],
+        *,
+        force: bool = False,
+        rank: int = -1,
+        timeout_s: float | None = None,
     ) -> Removed:
-        """Removes blocks with all that hangs on them; leased and pinned ones only with `force`."""
+        """Removes blocks with all that hangs on them; leased and pinned ones only with `force`. `rank`: of flat rows
+        this rank's shard alone."""
         with self._gate:
             deadline_s = self._deadline_s(timeout_s)
-            request = Remove(keyspace, join_hashes(hashes), force, _wait_ms(deadline_s))
+            request = Remove(keyspace, join_hashes(hashes), force, _wait_ms(deadline_s), rank)
             return self._master.ask(request, Removed, deadline_s)
 
     def clear(self, keyspace: bytes, *, force: bool = True, timeout_s: float | None = None) -> Removed:
@@ -164,6 +177,33 @@ class StoreClient:
             request = Describe(keyspace, block_hash)
             return self._master.ask(request, Description, self._deadline_s(timeout_s))
 
+    # ------------------------------------------------------------ rows with sizes of their own
+
+    def rows_exist(self, rows: Rows, *, timeout_s: float | None = None) -> list[bool]:
+        """Which are there. Raises Unreachable."""
+        with self._gate:
+            return self._rows.exist(rows, self._deadline_s(timeout_s))
+
+    def put_rows(self, rows: Rows, values: Fragments, *, timeout_s: float | None = None) -> list[Status]:
+        """Stores them; what is OK can be read by a call that comes later. Raises as put_blocks."""
+        with self._gate:
+            return self._rows.put(rows, values, self._deadline_s(timeout_s))
+
+    def get_rows(self, rows: Rows, *, timeout_s: float | None = None) -> list[bytes | None]:
+        """Their values; None where one isn't there or couldn't be read. With host memory only."""
+        with self._gate:
+            return self._rows.get(rows, self._deadline_s(timeout_s))
+
+    def get_rows_into(self, rows: Rows, memory: Fragments, *, timeout_s: float | None = None) -> list[Got]:
+        """Reads them into the first bytes of each one's memory. TOO_LARGE: a row is larger than that."""
+        with self._gate:
+            return self._rows.get_into(rows, memory, self._deadline_s(timeout_s))
+
+    def locate_rows(self, rows: Rows, *, timeout_s: float | None = None) -> Places:
+        """Where they lie, and how long they are. Raises Unreachable."""
+        with self._gate:
+            return self._rows.locate(rows, self._deadline_s(timeout_s))
+
     # ------------------------------------------------------------ plain objects
 
     def put(self, key: str, value: Buffer, *, timeout_s: float | None = None) -> Status:
@@ -177,7 +217,7 @@ class StoreClient:
     def batch_is_exist(self, keys: Sequence[str], *, timeout_s: float | None = None) -> list[bool]:
         """Which keys are there. Raises Unreachable."""
         with self._gate:
-            return self._objects.exist(keys, self._deadline_s(timeout_s))
+            return self._rows.exist(rows_of(self._objects, keys), self._deadline_s(timeout_s))
 
     def batch_put(
         self, keys: Sequence[str], values: Sequence[Buffer], *, timeout_s: float | None = None
@@ -185,7 +225,7 @@ class StoreClient:
         """Stores objects; what is OK can be read by a call that comes later. Raises as put_blocks."""
         with self._gate:
             fragments, keep = fragments_of([[value] for value in values], writable=False, what="values")
-            statuses = self._objects.put(keys, fragments, self._deadline_s(timeout_s))
+            statuses = self._rows.put(rows_of(self._objects, keys), fragments, self._deadline_s(timeout_s))
             del keep
             return statuses
 
@@ -196,7 +236,7 @@ class StoreClient:
                 raise InvalidParams(
                     field="batch_get", value="a device copier", allowed="batch_get_into_multi_buffers"
                 )
-            return self._objects.get(keys, self._deadline_s(timeout_s))
+            return self._rows.get(rows_of(self._objects, keys), self._deadline_s(timeout_s))
 
     def batch_put_from_multi_buffers(
         self,
@@ -209,7 +249,7 @@ class StoreClient:
         """Stores objects that lie in several pieces each: addresses with `sizes`, or Buffers without."""
         with self._gate:
             fragments, keep = multi_buffers(addresses, sizes, writable=False)
-            statuses = self._objects.put(keys, fragments, self._deadline_s(timeout_s))
+            statuses = self._rows.put(rows_of(self._objects, keys), fragments, self._deadline_s(timeout_s))
             del keep
             return statuses
 
@@ -224,7 +264,9 @@ class StoreClient:
         """Reads objects into several pieces each. TOO_LARGE: an object is larger than its pieces."""
         with self._gate:
             fragments, keep = multi_buffers(addresses, sizes, writable=True)
-            outcome = self._objects.get_into(keys, fragments, self._deadline_s(timeout_s))
+            outcome = self._rows.get_into(
+                rows_of(self._objects, keys), fragments, self._deadline_s(timeout_s)
+            )
             del keep
             return outcome
 
@@ -232,7 +274,8 @@ class StoreClient:
         self, keys: Sequence[str], *, force: bool = False, timeout_s: float | None = None
     ) -> Removed:
         """Removes objects; leased and pinned ones only with `force`."""
-        return self.remove(self._objects.keyspace, hashes_of(keys), force=force, timeout_s=timeout_s)
+        rows = rows_of(self._objects, keys)
+        return self.remove(rows.keyspace, rows.hashes, force=force, timeout_s=timeout_s)
 
     def register_buffer(self, buffer: Buffer) -> None:
         """Tells the copier of host memory that will be used often (a device pins it). Needed by no transport here."""
@@ -246,6 +289,20 @@ class StoreClient:
             self._copier.unregister(memory_of(buffer, writable=False).address)
 
     # ------------------------------------------------------------ the pool
+
+    def list_keyspaces(self, *, timeout_s: float | None = None) -> list[KeyspaceSpec]:
+        """All of the tenant's. Raises Unreachable."""
+        with self._gate:
+            request = ListKeyspaces(self.settings.tenant)
+            return self._master.ask(request, Keyspaces, self._deadline_s(timeout_s)).specs
+
+    def list_objects(self, spec: KeyspaceSpec, *, timeout_s: float | None = None) -> list[Listed]:
+        """Everything that the nodes hold of a keyspace. For people and scripts: it looks at every slot."""
+        with self._gate:
+            deadline_s = self._deadline_s(timeout_s)
+            nodes = [entry.info for entry in self._nodes.cluster_map(deadline_s).nodes]
+            digest, hello = spec.digest(), self._hello
+            return list(list_keyspace(nodes, hello, digest, spec.hash_bytes, deadline_s))
 
     def cluster_map(self, *, timeout_s: float | None = None) -> ClusterMap:
         """Masters and nodes as the master sees them. Raises Unreachable."""

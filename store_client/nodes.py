@@ -89,6 +89,13 @@ class Nodes:
         self.shards = cluster.shards
         return cluster
 
+    def page_bytes(self, deadline_s: float) -> int:
+        """The largest page of any node: no object can be larger. 0 where no node is known."""
+        if not self._infos:
+            with self._refreshing:
+                self._refresh(deadline_s)
+        return max((info.page_bytes for info in self._infos.values()), default=0)
+
     def close(self) -> None:
         """Closes all links."""
         with self._refreshing:

@@ -36,6 +36,7 @@ class OwnSegment:
                 *("--size", str(settings.segment_size)),
                 *("--run-dir", settings.run_dir),
                 *("--name", f"client-{os.getpid()}"),
+                "--forget",
             ]
         )
 

@@ -82,7 +82,7 @@ class PutPart:
             position=self.position + first if chained else 0,
             parent=self.hashes[first - 1] if chained and first else self.parent,
             hashes=join_hashes(self.hashes[first:end]),
-            lengths=pack_u64(self.lengths[first:end]) if self.keys else b"",
+            lengths=b"" if chained else pack_u64(self.lengths[first:end]),
             keys=list(self.keys[first:end]),
             shard=shard_of(self.keyspace, self.run_root or self.hashes[first], shards),
         )
@@ -126,6 +126,9 @@ class Putter:
         ):
             answers = np.frombuffer(packed, dtype=np.uint8)
             statuses[i] = _STATUS_OF[answers]
+            if (answers == PutAnswer.NO_NODE).any():
+                page_bytes = np.uint64(self._nodes.page_bytes(deadline_s) or 1 << 63)
+                statuses[i][(answers == PutAnswer.NO_NODE) & (part.lengths > page_bytes)] = Status.TOO_LARGE
             goes.append(answers == PutAnswer.GO)
             for first, end in runs_of_true(goes[-1]):
                 for cut in batches_of(part.lengths[first:end], BATCH_BLOCKS, BATCH_BYTES):

@@ -61,7 +61,7 @@ class Session:
     """Opened at the first put and again whenever the node has forgotten it; a thread lists the open puts."""
 
     def __init__(self, node: ConnectionPool, run_dir: str) -> None:
-        self.id = secrets.randbits(63)
+        self.id = secrets.randbits(62) + 1
         self._node = node
         self._run_dir = run_dir
         self._lock = threading.Lock()

@@ -1,0 +1,47 @@
+"""A master and a node in processes of their own, and clients of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from client.pool import MakeClient, Pool, client_of
+
+from moonpool.store_client import StoreClient
+
+
+@pytest.fixture(scope="module")
+def shared_pool() -> Iterator[Pool]:
+    """For tests that leave the servers alone: starting processes takes longer than most tests."""
+    with Pool() as pool:
+        yield pool
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    """For tests that kill and freeze."""
+    with Pool() as pool:
+        yield pool
+
+
+@pytest.fixture
+def make_client(tmp_path: Path) -> Iterator[MakeClient]:
+    """Clients of a pool; closed at the end, when none of their threads may be left."""
+    before = set(threading.enumerate())
+    with ExitStack() as stack:
+
+        def make(pool: Pool, **settings: object) -> StoreClient:
+            return stack.enter_context(client_of(pool, run_dir=str(tmp_path / "run"), **settings))
+
+        yield make
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    assert not left, left
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def client(request: pytest.FixtureRequest, shared_pool: Pool, make_client: MakeClient) -> StoreClient:
+    """A client over each transport."""
+    return make_client(shared_pool, transport=request.param)
