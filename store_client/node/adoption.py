@@ -21,11 +21,7 @@ def adopt(core: NodeCore, alive: Callable[[int, str], bool]) -> None:
 
     An open put has its granted blocks only, in their order: a block that got no slot left no trace.
     """
-    for spec in core.stored_facts.specs:
-        core.keyspaces.add(spec)
-    for record in core.stored_facts.sessions:
-        if alive(record.session, record.lock_path):
-            core.open_session(record.session, record.lock_path)
+    core.restore(alive)
     writing: list[tuple[Headers, U32]] = []
     for page in np.flatnonzero(core.slots.allocator.slot_bytes).tolist():
         held = _adopt_page(core, page)

@@ -173,7 +173,7 @@ class Allocator:
         if top + count == len(stack):
             self._release(page)
         elif page != self._closed:
-            self._open[slot_bytes][page] = None
+            self._open.setdefault(slot_bytes, {})[page] = None
 
     def _release(self, page: int) -> None:
         slot_bytes = int(self.slot_bytes[page])

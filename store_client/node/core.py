@@ -7,6 +7,7 @@ a time. What changed is told to the Sink before the call returns.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,10 +62,14 @@ class NodeCore:
 
     # ------------------------------------------------------------ keyspaces and sessions
 
-    @property
-    def stored_facts(self) -> Facts:
-        """What the segment's head says."""
-        return self._annex.facts
+    def restore(self, alive: Callable[[int, str], bool]) -> None:
+        """Takes over what the segment's head says: keyspaces, and the sessions whose lock is held (`alive`)."""
+        for spec in self._annex.facts.specs:
+            self.keyspaces.add(spec)
+        for record in self._annex.facts.sessions:
+            if alive(record.session, record.lock_path):
+                self.writers.add(record.session)
+                self._lock_paths[record.session] = record.lock_path
 
     def register(self, spec: KeyspaceSpec) -> bytes:
         """The digest, once the segment's head holds the spec. Raises InvalidParams, Overloaded (the head is full)."""
