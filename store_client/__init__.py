@@ -7,7 +7,7 @@ from moonpool.store_client.aio import AsyncStoreClient
 from moonpool.store_client.blocks import BlockGet, BlockPut
 from moonpool.store_client.client import StoreClient
 from moonpool.store_client.fragments import Fragments
-from moonpool.store_client.objects import Got
+from moonpool.store_client.rows import Got, Rows
 
 __all__ = [
     "AsyncStoreClient",
@@ -18,6 +18,7 @@ __all__ = [
     "Got",
     "KeyspaceSpec",
     "Kind",
+    "Rows",
     "Status",
     "StoreClient",
 ]

@@ -1,0 +1,164 @@
+"""Rows of flat keyspaces whose objects have sizes of their own: plain objects, and whatever is named like them."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.schemas.errors import InvalidParams, MoonpoolError
+from moonpool.schemas.keyspace import Kind
+from moonpool.schemas.messages import Locate, Presence, Present, Status
+from moonpool.schemas.packed import U8, join_hashes
+from moonpool.store_client.buffers import fragments_of
+from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.gets import Getter, Places, Wanted
+from moonpool.store_client.master import MasterLink
+from moonpool.store_client.puts import PutPart, Putter
+from moonpool.store_client.transports.pieces import trim
+
+log = logging.getLogger(__name__)
+
+PART_OBJECTS = 512
+"""Objects that go to one node together: a larger batch is spread over nodes."""
+
+BATCH_MAX = 8192
+"""Objects of one call to the servers; larger batches are cut."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """One rank of some rows. `keys`: texts that are stored beside the bytes of a put, one a row, or none."""
+
+    keyspace: bytes
+    rank: int
+    hashes: Sequence[bytes]
+    keys: Sequence[str] = ()
+
+
+class Got(NamedTuple):
+    """Outcome of reading one object into the caller's memory. `size_bytes`: of the object, where it is in the pool.
+    TOO_LARGE: the memory was smaller than that, and is untouched."""
+
+    status: Status
+    size_bytes: int
+
+
+class RowCalls:
+    """The calls of a StoreClient that concern such rows."""
+
+    def __init__(self, master: MasterLink, putter: Putter, getter: Getter) -> None:
+        self._master = master
+        self._putter = putter
+        self._getter = getter
+
+    def exist(self, rows: Rows, deadline_s: float) -> list[bool]:
+        """Which rows are there. Raises what the call raises."""
+        bits = b""
+        for part in _cut(rows.hashes):
+            request = Presence(rows.keyspace, join_hashes(part), rows.rank)
+            bits += self._master.ask(request, Present, deadline_s).bits
+        return [bit == 1 for bit in bits]
+
+    def locate(self, rows: Rows, deadline_s: float) -> Places:
+        """Where they lie, and how long they are. Raises what the call raises."""
+        parts = [
+            self._getter.locate(
+                Locate(rows.keyspace, rows.rank, hashes=join_hashes(part)), len(part), deadline_s
+            )
+            for part in _cut(rows.hashes) or [[]]
+        ]
+        return Places.join(parts)
+
+    def put(self, rows: Rows, values: Fragments, deadline_s: float, visible: bool = True) -> list[Status]:
+        """Raises only what is wrong with the arguments. `visible`: a get that comes later finds what is OK here."""
+        count = len(rows.hashes)
+        if count != values.count:
+            raise InvalidParams(field="values", value=values.count, allowed=f"{count}, one for each key")
+        lengths = values.lengths()
+        parts = [
+            PutPart(
+                keyspace=rows.keyspace,
+                kind=Kind.FLAT,
+                rank=rows.rank,
+                position=0,
+                parent=b"",
+                hashes=rows.hashes[first : first + PART_OBJECTS],
+                run_root=b"",
+                lengths=lengths[first : first + PART_OBJECTS],
+                source=values.take(np.arange(first, min(first + PART_OBJECTS, count))),
+                keys=rows.keys[first : first + PART_OBJECTS],
+                visible=visible,
+            )
+            for first in range(0, count, PART_OBJECTS)
+        ]
+        return [Status(status) for part in self._putter.put(parts, deadline_s) for status in part.tolist()]
+
+    def get(self, rows: Rows, deadline_s: float) -> list[bytes | None]:
+        """The values; None where a row isn't there or couldn't be read."""
+        found: list[bytes | None] = [None] * len(rows.hashes)
+        places = self._locate_quietly(rows, deadline_s)
+        if places is None:
+            return found
+        index = np.flatnonzero(places.generations != 0)
+        values = [_uninitialised(length) for length in places.lengths[index].tolist()]
+        into, _ = fragments_of([[value] for value in values], writable=False)
+        statuses = self._read(rows, places, index, into, deadline_s)
+        for i, value, status in zip(index.tolist(), values, statuses.tolist(), strict=True):
+            if status == Status.OK:
+                found[i] = value
+        return found
+
+    def get_into(self, rows: Rows, memory: Fragments, deadline_s: float) -> list[Got]:
+        """Fills the first bytes of each object's memory."""
+        count = len(rows.hashes)
+        if count != memory.count:
+            raise InvalidParams(field="buffers", value=memory.count, allowed=f"{count}, one list a key")
+        places = self._locate_quietly(rows, deadline_s)
+        if places is None:
+            return [Got(Status.FAILED, 0)] * count
+        there = places.generations != 0
+        fits = places.lengths <= memory.lengths()
+        statuses = np.where(there, np.uint8(Status.TOO_LARGE), np.uint8(Status.MISSING))
+        index = np.flatnonzero(there & fits)
+        into = trim(memory.take(index), places.lengths[index])
+        statuses[index] = self._read(rows, places, index, into, deadline_s)
+        sizes = np.where(there, places.lengths, 0).tolist()
+        return [Got(Status(status), size) for status, size in zip(statuses.tolist(), sizes, strict=True)]
+
+    def _locate_quietly(self, rows: Rows, deadline_s: float) -> Places | None:
+        """None where the master can't be asked."""
+        try:
+            return self.locate(rows, deadline_s)
+        except MoonpoolError as error:
+            log.debug("could not locate objects: %s", error)
+            return None
+
+    def _read(
+        self, rows: Rows, places: Places, index: NDArray[np.intp], into: Fragments, deadline_s: float
+    ) -> U8:
+        mine = Rows(rows.keyspace, rows.rank, [rows.hashes[i] for i in index.tolist()])
+        wanted = Wanted(rows.keyspace, rows.rank, mine.hashes, into, places.lengths[index])
+        return self._getter.read(
+            wanted, places.take(index), lambda: self.locate(mine, deadline_s), deadline_s
+        )
+
+
+def _cut(hashes: Sequence[bytes]) -> list[Sequence[bytes]]:
+    return [hashes[first : first + BATCH_MAX] for first in range(0, len(hashes), BATCH_MAX)]
+
+
+_new_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
+    ("PyBytes_FromStringAndSize", ctypes.pythonapi)
+)
+
+
+def _uninitialised(size_bytes: int) -> bytes:
+    """A bytes object to be filled before anybody sees it, as the C API allows: saves a copy of every value."""
+    value: bytes = _new_bytes(None, size_bytes)
+    return value
