@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.node_sink import IndexSink
 from support.soak import stateful_settings
 
@@ -75,6 +75,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.model = Model()
         self.next_put = 1
         self.next_hash = 0
+        self.stale: list[tuple[int, int]] = []
         self.start(IndexSink())
         for spec in SPECS:
             self.core.register(spec)
@@ -123,6 +124,12 @@ class CoreMachine(RuleBasedStateMachine):
             else:
                 assert (status == Status.TOO_LARGE) == (block.length + len(block.key) > PAGE)
         self.model.puts[session, put_id] = blocks
+
+    @rule(kind=st.integers(0, 2), rank=st.integers(0, 1), length=st.sampled_from([900, 5000, 20000]))
+    def fill(self, kind: int, rank: int, length: int) -> None:
+        """Committed objects of one size, a good part of the pool's."""
+        self.begin(SESSIONS[0], kind, 50, rank, length, True, False)
+        self.commit_put(SESSIONS[0], self.next_put - 1, 1)
 
     def make_item(self, kind: int, count: int, rank: int, length: int) -> tuple[BeginItem, list[Block]]:
         spec, keyspace = SPECS[kind], DIGESTS[kind]
@@ -174,11 +181,12 @@ class CoreMachine(RuleBasedStateMachine):
         )
         self.memory.buffer[start : start + block.length] = np.frombuffer(block.payload, dtype=np.uint8)
 
+    @precondition(lambda self: self.model.puts)
     @rule(data=st.data(), times=st.integers(1, 2))
     def commit(self, data: st.DataObject, times: int) -> None:
-        if not self.model.puts:
-            return
-        session, put_id = data.draw(st.sampled_from(sorted(self.model.puts)))
+        self.commit_put(*data.draw(st.sampled_from(sorted(self.model.puts))), times)
+
+    def commit_put(self, session: int, put_id: int, times: int) -> None:
         blocks = self.model.puts.pop((session, put_id))
         statuses = bytearray()
         for block in blocks:
@@ -195,14 +203,15 @@ class CoreMachine(RuleBasedStateMachine):
         assert isinstance(again, Granted) and set(again.statuses) <= {Status.GONE}
         assert self.core.revoke(session, [put_id]) == 0
 
+    @precondition(lambda self: self.model.puts)
     @rule(data=st.data())
     def revoke(self, data: st.DataObject) -> None:
-        if self.model.puts:
-            session, put_id = data.draw(st.sampled_from(sorted(self.model.puts)))
-            del self.model.puts[session, put_id]
-            assert self.core.revoke(session, [put_id]) == 1
-            assert self.core.revoke(session, [put_id, 10**9]) == 0
+        session, put_id = data.draw(st.sampled_from(sorted(self.model.puts)))
+        del self.model.puts[session, put_id]
+        assert self.core.revoke(session, [put_id]) == 1
+        assert self.core.revoke(session, [put_id, 10**9]) == 0
 
+    @precondition(lambda self: self.model.puts)
     @rule(session=st.sampled_from(SESSIONS), keep=st.integers(0, 3))
     def heartbeat(self, session: int, keep: int) -> None:
         """Answers of all puts but the last ones were lost; the newest of all is too young to judge."""
@@ -214,6 +223,7 @@ class CoreMachine(RuleBasedStateMachine):
         for put_id in lost:
             del self.model.puts[session, put_id]
 
+    @precondition(lambda self: len(self.model.puts) > 2)
     @rule(session=st.sampled_from(SESSIONS))
     def die(self, session: int) -> None:
         self.core.end_session(session)
@@ -222,10 +232,11 @@ class CoreMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ the master
 
+    @precondition(lambda self: self.model.held)
     @rule(data=st.data())
     def drop_exact(self, data: st.DataObject) -> None:
         """Committed, WRITING and stale places of one keyspace, some named twice."""
-        keyspace = data.draw(st.sampled_from(DIGESTS))
+        keyspace = data.draw(st.sampled_from(sorted({block.keyspace for block in self.model.held.values()})))
         step = data.draw(st.integers(1, 4))
         writing = [b for blocks in self.model.puts.values() for b in blocks if b.status == Status.OK]
         targets = [b for b in [*self.model.held.values(), *writing] if b.keyspace == keyspace][::step]
@@ -240,12 +251,15 @@ class CoreMachine(RuleBasedStateMachine):
         assert self.core.drops.exact([drop]) == expected
         self.drop_in_model(lambda block: any(block is target for target in targets))
 
+    @precondition(lambda self: self.model.held and self.model.puts)
     @rule(data=st.data(), whole=st.booleans())
     def drop_matching(self, data: st.DataObject, whole: bool) -> None:
         index = data.draw(st.integers(0, 2))
         keyspace = DIGESTS[index]
         blocks = [*self.model.held.values(), *(b for part in self.model.puts.values() for b in part)]
-        names = sorted({b.block_hash for b in blocks if b.keyspace == keyspace})[:: data.draw(st.integers(1, 3))]
+        names = sorted({b.block_hash for b in blocks if b.keyspace == keyspace})[
+            :: data.draw(st.integers(1, 3))
+        ]
         hashes = None if whole else hash_set(join_hashes(names), SPECS[index].hash_bytes)
         for page in range(0, PAGES, SWEEP_PAGES):
             self.core.drops.sweep(keyspace, hashes, page)
@@ -258,11 +272,14 @@ class CoreMachine(RuleBasedStateMachine):
             for block in blocks:
                 block.doomed |= block.status == Status.OK and bool(hit(block))
 
-    @rule(unwanted=st.sampled_from([1024, 4096, 12288, 32768]), steps=st.integers(1, 20), naming=st.booleans())
+    @precondition(lambda self: self.model.held)
+    @rule(
+        unwanted=st.sampled_from([1024, 4096, 12288, 32768]), steps=st.integers(1, 20), naming=st.booleans()
+    )
     def empty_a_page(self, unwanted: int, steps: int, naming: bool) -> None:
         self.sink.naming = naming
         pool = self.core.slots.allocator.pool_pages
-        old = {(b.slot, b.generation): slot for slot, b in self.model.held.items()}
+        old = [(block.slot, block.generation) for block in self.model.held.values()]
         if self.core.moves.choose(unwanted):
             page = self.core.slots.allocator.closed_page
             more = True
@@ -272,20 +289,21 @@ class CoreMachine(RuleBasedStateMachine):
             assert more or self.core.slots.allocator.pool_pages == pool + 1
             assert more or not self.core.slots.allocator.slot_bytes[page]
             self.core.slots.allocator.open_page()
-        moved = {place: slot for place, slot in old.items() if place[0] not in self.sink.index}
-        for (slot, generation), _ in moved.items():
+        moved = [place for place in old if place[0] not in self.sink.index]
+        for slot, generation in moved:
             block = self.model.held.pop(slot)
             new = self.core.drops._forwards[slot, generation]
             block.slot, block.generation = new
             assert block.generation not in self.model.generations
             self.model.generations.add(block.generation)
             self.model.held[block.slot] = block
-        self.stale = list(moved)
+        self.stale = moved or self.stale
 
+    @precondition(lambda self: self.stale)
     @rule()
     def drop_where_it_was(self) -> None:
         """The master names places from before a move."""
-        for slot, generation in getattr(self, "stale", []):
+        for slot, generation in self.stale:
             new = self.core.drops._forwards.get((slot, generation))
             block = self.model.held.get(new[0]) if new else None
             if block is not None and block.generation == new[1]:
@@ -296,6 +314,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ fate
 
+    @precondition(lambda self: len(self.model.puts) > 1)
     @rule(alive=st.sets(st.sampled_from(SESSIONS)))
     def killed_and_adopted(self, alive: set[int]) -> None:
         """A new process over the same bytes. Blocks that had no slot are forgotten."""
