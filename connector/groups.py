@@ -69,6 +69,13 @@ class GroupPlan:
         """A hit ends on a multiple of this, so that it ends on a block boundary of every group."""
         return lcm(*(group.block_tokens for group in self.groups))
 
+    @property
+    def fails_by_block(self) -> bool:
+        """Whether a request goes on from its first block that wasn't loaded. Else it starts again: vLLM would go on
+        from there too, but a window that ends there was never loaded, and with several groups it can't tell whose
+        block an id names."""
+        return len(self.groups) == 1 and self.groups[0].chained
+
     def chain(self, group: Group, hashes: Sequence[bytes]) -> Sequence[bytes]:
         """The group's block hashes: a coarser block is named by the last of the hashes it covers."""
         scale = group.block_tokens // self.hash_tokens
@@ -84,8 +91,7 @@ class GroupPlan:
         `ready`, one a group: for a chained group the ready blocks from position 0, else one bit a block. A
         request whose `tokens` are all there still has to compute the last one, or there is nothing to sample.
         """
-        lone = len(self.groups) == 1 and self.groups[0].chained
-        limit = tokens if lone else tokens - 1
+        limit = tokens if self.fails_by_block else tokens - 1
         missing: list[tuple[Group, I64]] = []
         for group, found in zip(self.groups, ready, strict=True):
             if isinstance(found, int):

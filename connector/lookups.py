@@ -14,7 +14,7 @@ from typing import Protocol
 from moonpool.connector.counters import Counters
 from moonpool.connector.identity import BASE_MODEL, Identity
 from moonpool.connector.pool_client import PoolClient
-from moonpool.connector.workers import Workers
+from moonpool.connector.workers import RunnerMaker, Workers
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 
@@ -89,6 +89,7 @@ class PoolLookups:
         timeout_s: float,
         adapter_digest: Callable[[object], str | None],
         queue_max: int = 1024,
+        make_runner: RunnerMaker = Workers,
     ) -> None:
         """`adapter_digest`: digest of an adapter's content, None where it can't be read."""
         self._client = client
@@ -97,8 +98,8 @@ class PoolLookups:
         self._adapter_digest = adapter_digest
         self._answers: deque[Answer] = deque()
         self._registered: set[bytes] = set()
-        self._questions = Workers("match", self._handle, threads=2, queue_max=queue_max)
-        self._renewals = Workers("renew", self._renew, threads=1, queue_max=16)
+        self._questions = make_runner("match", self._handle, threads=2, queue_max=queue_max)
+        self._renewals = make_runner("renew", self._renew, threads=1, queue_max=16)
 
     def ask(self, question: Question) -> bool:
         """See Lookups."""

@@ -229,6 +229,8 @@ class SchedulerHalf:
                 self._saves.note_ready(tracked, answer.ready, now_s)
 
     def _draft(self, tracked: Tracked, table: BlockTable, computed_tokens: int) -> None:
+        if len(table) <= max(group.index for group in self._plan.groups):
+            return  # it never had blocks
         transfer = self._saves.draft(tracked, table, computed_tokens, self._clock.now_s())
         if transfer is not None:
             self._send_chain(tracked, transfer)

@@ -77,8 +77,14 @@ class MoonpoolStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
         config = vllm_config.kv_transfer_config
         self._settings, self._client_settings = read_extra_config(config.kv_connector_extra_config or {})
         self._plan = group_plan(vllm_config, kv_cache_config)
-        if self._plan is not None and len(self._plan.groups) > 1 and not _hybrid_models_are_safe():
-            log.warning("the pool is not used: with several KV groups it needs vLLM 0.30 or later")
+        # Block ids name blocks of the only group, where there is only one.
+        self._fails_by_block = (
+            self._plan is not None and self._plan.fails_by_block and len(kv_cache_config.kv_cache_groups) == 1
+        )
+        if self._plan is not None and not self._fails_by_block and not _whole_loads_can_fail():
+            log.warning(
+                "the pool is not used: for sliding windows and hybrid models it needs vLLM 0.30 or later"
+            )
             self._plan = None
         self._holder = BlockPoolHolder()
         self._tables = BlockTables()
@@ -286,7 +292,7 @@ class MoonpoolStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
         if self._worker is None:
             return set(), set()
         done = self._worker.take_loads()
-        if len(self._kv_cache_config.kv_cache_groups) > 1:
+        if not self._fails_by_block:
             return done.finished, done.failed
         self._bad_block_ids |= done.bad_block_ids
         return done.finished, set()
@@ -298,6 +304,6 @@ def _client(settings: ClientSettings, copier: DeviceCopier | None = None) -> Poo
     return StoreClient(settings, copier=copier)
 
 
-def _hybrid_models_are_safe() -> bool:
-    """Whether vLLM can be told that a load of several groups failed, and tells us exact block tables."""
+def _whole_loads_can_fail() -> bool:
+    """Whether vLLM can be told that a load failed as a whole. Where it can, it shows exact block tables, too."""
     return hasattr(base, "KVConnectorTransferResults")

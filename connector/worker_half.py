@@ -28,14 +28,14 @@ from moonpool.connector.records import (
     Transfer,
     WorkerReport,
 )
-from moonpool.connector.workers import Workers
+from moonpool.connector.workers import RunnerMaker, Workers
 from moonpool.schemas.config import ConnectorSettings
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Status
 from moonpool.schemas.packed import U8, split_hashes
 
-ORPHAN_RETRIES = 3
+ORPHAN_RETRIES = 2
 ORPHAN_PAUSE_S = 0.02
 
 log = logging.getLogger(__name__)
@@ -90,6 +90,7 @@ class WorkerHalf:
         layouts: Sequence[GroupLayout],
         facts: Callable[[int], RankFacts],
         begin: Callable[[], None] | None = None,
+        make_runner: RunnerMaker = Workers,
     ) -> None:
         """`layouts`: one a group of the plan. `facts`: this worker's, for a generation. `begin`: first thing in
         each thread."""
@@ -108,14 +109,14 @@ class WorkerHalf:
         self._told = WorkerReport()
         self._loads_done: deque[tuple[Transfer, list[tuple[int, int]]]] = deque()
         self._saves_done: deque[tuple[int, JobOutcome]] = deque()
-        self._loads = Workers(
+        self._loads = make_runner(
             "load",
             self._do_load,
             threads=settings.load_threads,
             queue_max=settings.load_queue_max,
             begin=begin,
         )
-        self._saves = Workers(
+        self._saves = make_runner(
             "save",
             self._do_save,
             threads=settings.save_threads,
@@ -227,8 +228,8 @@ class WorkerHalf:
         bad: list[tuple[int, int]] = []
         for span, chain in zip(job.transfer.spans, job.chains, strict=True):
             group = self._plan.groups[span.group]
-            if bad and len(self._plan.groups) > 1:
-                bad += _blocks(span)  # with more than one group the whole request is computed anyway
+            if bad and not self._plan.fails_by_block:
+                bad += _blocks(span)  # the whole request is computed anyway
                 continue
             self._register(span.keyspace, deadline_s)
             get = BlockGet(
@@ -238,7 +239,7 @@ class WorkerHalf:
                 span.first if group.chained else 0,
                 self._layouts[span.group].fragments(span.block_ids),
             )
-            statuses = self._client.get_blocks(get, timeout_s=max(0.001, deadline_s - time.monotonic()))
+            statuses = self._client.get_blocks(get, timeout_s=_left_s(deadline_s))
             missing = np.flatnonzero(statuses != Status.OK)
             bad += [(span.group, span.first + int(i)) for i in missing]
             good = len(statuses) - len(missing)
@@ -252,6 +253,7 @@ class WorkerHalf:
         try:
             job.fence()
             outcome = self._save(job, began_s + self._settings.save_timeout_s)
+            self.counters.add("save_failed_blocks", outcome.in_pool.count(0))
         except MoonpoolError as error:
             log.debug("save job %d failed: %s", job.job.job_id, error)
         finally:
@@ -262,28 +264,25 @@ class WorkerHalf:
     def _save(self, job: _SaveJob, deadline_s: float) -> JobOutcome:
         spans = [span for transfer in job.job.transfers for span in transfer.spans]
         chains = [chain for chains in job.chains for chain in chains]
-        statuses: list[U8] = []
-        puts: list[BlockPut] = []
-        parts: list[tuple[int, slice]] = []
-        for number, (span, chain) in enumerate(zip(spans, chains, strict=True)):
-            self._register(span.keyspace, deadline_s)
-            # Blocks that another replica writes count as done here: its own report decides.
-            statuses.append(np.full(len(span.block_ids), Status.EXISTS, dtype=np.uint8))
-            part = self._share(len(span.block_ids), job.job.job_id + number)
-            if part.stop > part.start:
-                puts.append(self._put(span, chain, part))
-                parts.append((number, part))
-        known = sum(len(status) for status in statuses) - sum(p.stop - p.start for _, p in parts)
-        for found, (number, part) in zip(self._put_all(puts, deadline_s), parts, strict=True):
-            statuses[number][part] = found
-            self._count_saved(found, self._layouts[spans[number].group].block_bytes)
-        merged = np.concatenate(statuses) if statuses else np.zeros(0, dtype=np.uint8)
-        # BUSY: somebody else is writing it this moment.
-        in_pool = np.isin(merged, (Status.OK, Status.EXISTS, Status.BUSY))
-        reasons = {Status(value).name: int((merged == value).sum()) for value in np.unique(merged[~in_pool])}
-        self.counters.add("save_failed_blocks", int((~in_pool).sum()))
-        self.counters.add("save_known_blocks", int((merged == Status.EXISTS).sum()) - known)
-        return JobOutcome(1, in_pool.astype(np.uint8).tobytes(), reasons)
+        # Blocks that another replica writes count as done here: its own report decides.
+        statuses = [np.full(len(span.block_ids), Status.EXISTS, dtype=np.uint8) for span in spans]
+        shares = [self._share(len(s.block_ids), job.job.job_id + n) for n, s in enumerate(spans)]
+        todo = [number for number, part in enumerate(shares) if part.stop > part.start]
+        for attempt in range(1 + ORPHAN_RETRIES):
+            puts = [self._put(spans[n], chains[n], shares[n], deadline_s) for n in todo]
+            found = self._client.put_blocks(puts, timeout_s=_left_s(deadline_s)) if puts else []
+            for number, status in zip(todo, found, strict=True):
+                statuses[number][shares[number]] = status
+                self._count_saved(status, self._layouts[spans[number].group].block_bytes)
+            todo = [n for n in todo if statuses[n][shares[n].start] == Status.NO_PARENT]
+            if not todo or attempt == ORPHAN_RETRIES or time.monotonic() + ORPHAN_PAUSE_S > deadline_s:
+                break
+            # Their parents are another replica's or thread's part, which may be on its way; if it isn't, the whole
+            # span is put from here.
+            time.sleep(ORPHAN_PAUSE_S)
+            for number in todo:
+                shares[number] = slice(0, len(spans[number].block_ids))
+        return _outcome_of(np.concatenate(statuses) if statuses else np.zeros(0, dtype=np.uint8))
 
     def _share(self, count: int, turn: int) -> slice:
         """This replica's part of `count` blocks; `turn` spreads the single ones."""
@@ -291,39 +290,23 @@ class WorkerHalf:
         mine = (self._place.replica + turn) % replicas
         return slice(count * mine // replicas, count * (mine + 1) // replicas)
 
-    def _put(self, span: Span, chain: Sequence[bytes], part: slice) -> BlockPut:
+    def _put(self, span: Span, chain: Sequence[bytes], part: slice, deadline_s: float) -> BlockPut:
+        self._register(span.keyspace, deadline_s)
         source = self._layouts[span.group].fragments(span.block_ids[part])
         if self._plan.groups[span.group].chained:
             return BlockPut(span.keyspace, self._place.shard, chain, span.first + part.start, source)
         return BlockPut(span.keyspace, self._place.shard, chain[part], 0, source)
 
-    def _put_all(self, puts: list[BlockPut], deadline_s: float) -> list[U8]:
-        """Puts, and again those whose parents another thread or replica was just about to put."""
-        if not puts:
-            return []
-        statuses = self._client.put_blocks(puts, timeout_s=max(0.001, deadline_s - time.monotonic()))
-        for _ in range(ORPHAN_RETRIES):
-            orphans = [i for i, found in enumerate(statuses) if (found == Status.NO_PARENT).any()]
-            if not orphans or time.monotonic() + ORPHAN_PAUSE_S > deadline_s:
-                break
-            time.sleep(ORPHAN_PAUSE_S)
-            again = self._client.put_blocks(
-                [puts[i] for i in orphans], timeout_s=max(0.001, deadline_s - time.monotonic())
-            )
-            for i, found in zip(orphans, again, strict=True):
-                statuses[i] = found
-        return statuses
-
     def _count_saved(self, found: U8, block_bytes: int) -> None:
         written = int((found == Status.OK).sum())
         self.counters.add("save_blocks", written)
         self.counters.add("save_bytes", written * block_bytes)
+        self.counters.add("save_known_blocks", int((found == Status.EXISTS).sum()))
 
     def _register(self, keyspace: bytes, deadline_s: float) -> None:
         with self._registering:
             if keyspace not in self._registered:
-                timeout_s = max(0.001, deadline_s - time.monotonic())
-                self._client.register_keyspace(self._specs[keyspace], timeout_s=timeout_s)
+                self._client.register_keyspace(self._specs[keyspace], timeout_s=_left_s(deadline_s))
                 self._registered.add(keyspace)
 
 
@@ -333,3 +316,14 @@ def _blocks(span: Span) -> list[tuple[int, int]]:
 
 def _all_blocks(transfer: Transfer) -> list[tuple[int, int]]:
     return [block for span in transfer.spans for block in _blocks(span)]
+
+
+def _outcome_of(statuses: U8) -> JobOutcome:
+    # BUSY: somebody else is writing it this moment.
+    in_pool = np.isin(statuses, (Status.OK, Status.EXISTS, Status.BUSY))
+    reasons = {Status(value).name: int((statuses == value).sum()) for value in np.unique(statuses[~in_pool])}
+    return JobOutcome(1, in_pool.astype(np.uint8).tobytes(), reasons)
+
+
+def _left_s(deadline_s: float) -> float:
+    return max(0.001, deadline_s - time.monotonic())

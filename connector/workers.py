@@ -7,11 +7,41 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 log = logging.getLogger(__name__)
 
+CLOSE_WAIT_S = 5.0
+
 Job = TypeVar("Job")
+
+
+class JobRunner(Protocol):
+    """Something that handles jobs some time. The fake, in the tests, handles them when it is told to."""
+
+    def submit(self, job: Any) -> bool:
+        """False where nobody will handle the job."""
+        ...
+
+    def close(self) -> None:
+        """Ends it."""
+        ...
+
+
+class RunnerMaker(Protocol):
+    """Makes a JobRunner, with the arguments of Workers."""
+
+    def __call__(
+        self,
+        name: str,
+        handle: Callable[[Any], None],
+        *,
+        threads: int,
+        queue_max: int,
+        begin: Callable[[], None] | None = None,
+    ) -> JobRunner:
+        """`handle(job)` for each job."""
+        ...
 
 
 class Workers(Generic[Job]):
@@ -48,19 +78,19 @@ class Workers(Generic[Job]):
             return False
         return True
 
-    def close(self, wait_s: float = 5.0) -> None:
-        """Jobs that nobody has begun are dropped; those under way get `wait_s`."""
+    def close(self) -> None:
+        """Jobs that nobody has begun are dropped; those under way get CLOSE_WAIT_S."""
         self._closed.set()
         for _ in self._threads:
             try:
                 self._jobs.put_nowait(None)
             except queue.Full:
                 break  # the threads look at the flag between two jobs
-        end_s = time.monotonic() + wait_s
+        end_s = time.monotonic() + CLOSE_WAIT_S
         for thread in self._threads:
             thread.join(max(0.0, end_s - time.monotonic()))
             if thread.is_alive():
-                log.warning("%s is still at work %.0f s after close", thread.name, wait_s)
+                log.warning("%s is still at work %.0f s after close", thread.name, CLOSE_WAIT_S)
 
     def _run(self) -> None:
         if self._begin is not None:
