@@ -19,6 +19,7 @@ from moonpool.schemas.config_load import ENVIRONMENT_PREFIX
 from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError
 from moonpool.schemas.messages import ClusterMap, NodeEntry, NodeState
 from moonpool.schemas.units import format_size
+from moonpool.store_client import StoreClient
 from moonpool.store_client.children import start_child, stop_child
 from moonpool.store_client.cli.failures import FAILED, OK
 from moonpool.store_client.cli.output import print_json, print_table, say
@@ -50,7 +51,10 @@ def run_serve(plan: Plan, *, as_json: bool) -> int:
         try:
             for kind, settings in (("master", master), ("node", node)):
                 words = command(kind, settings, plan.verbose)
-                children[kind] = start_child(words, environment=child_environment())
+                # What they print is for people: our stdout is for the addresses alone.
+                children[kind] = start_child(
+                    words, environment=child_environment(), stdout=sys.stderr.fileno()
+                )
             entry = wait_serving(node, children, stopping)
             if entry is not None:
                 announce(node.master, entry, as_json)
@@ -76,8 +80,6 @@ def child_environment() -> dict[str, str]:
 
 def wait_serving(node: NodeSettings, children: Children, stopping: threading.Event) -> NodeEntry | None:
     """The node as the master sees it, once it may be written to. None: a child ended, or a signal came."""
-    from moonpool.store_client import StoreClient
-
     limit_s = time.monotonic() + START_TIMEOUT_S
     said = time.monotonic()
     with StoreClient(ClientSettings(master=node.master, breaker_retry_s=POLL_S)) as client:
@@ -94,13 +96,12 @@ def wait_serving(node: NodeSettings, children: Children, stopping: threading.Eve
     raise DeadlineExceeded(peer="the node", what="its start", timeout_s=START_TIMEOUT_S)
 
 
-def client_map(client: object) -> ClusterMap | None:
+def client_map(client: StoreClient) -> ClusterMap | None:
     """The cluster map, or None where the master doesn't answer yet."""
     try:
-        found: ClusterMap = client.cluster_map(timeout_s=1.0)  # type: ignore[attr-defined]
+        return client.cluster_map(timeout_s=1.0)
     except MoonpoolError:
         return None
-    return found
 
 
 def find(cluster: ClusterMap | None, name: str) -> NodeEntry | None:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import moonpool
+from moonpool import store_client
 from moonpool.schemas import errors
 from moonpool.schemas.config import NodeSettings
 from moonpool.schemas.errors import CODES, ConfigError, MoonpoolError
@@ -38,6 +39,12 @@ def test_help_loads_nothing_heavy() -> None:
     code = f"import sys, moonpool.store_client.cli.main; sys.exit(str({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == "set()"
+
+
+def test_every_public_name_of_the_client_is_there() -> None:
+    assert set(store_client.__all__) == store_client._HOMES.keys()
+    for name in store_client.__all__:
+        assert getattr(store_client, name).__name__ == name
 
 
 def test_help_names_every_command() -> None:
