@@ -23,6 +23,10 @@ need_packages() { # need_packages WHY PACKAGE...: Debian packages, installed whe
     fi
 }
 
+need_library() { # need_library FILE PACKAGE WHY
+    ldconfig -p 2>/dev/null | grep -qF "$1" || [ -e "/usr/lib/$(uname -m)-linux-gnu/$1" ] || need_packages "$3" "$2"
+}
+
 find_python() {
     local name
     for name in ${PYTHON:-} python3.11 python3 python3.12 python3.13; do
@@ -42,10 +46,8 @@ if [ ! -x "$VENV/bin/pip" ]; then
     say "making $VENV with $python"
     "$python" -m venv "$VENV"
 fi
-ldconfig -p 2>/dev/null | grep -q 'libnuma\.so\.1' || [ -e /usr/lib/"$(uname -m)"-linux-gnu/libnuma.so.1 ] ||
-    need_packages "vLLM's CPU build loads it" libnuma1
-ldconfig -p 2>/dev/null | grep -q 'libibverbs\.so\.1' || [ -e /usr/lib/"$(uname -m)"-linux-gnu/libibverbs.so.1 ] ||
-    need_packages "Mooncake's wheel loads it, also without RDMA" libibverbs1
+need_library libnuma.so.1 libnuma1 "vLLM's CPU build loads it"
+need_library libibverbs.so.1 libibverbs1 "Mooncake's wheel loads it, also without RDMA"
 
 # -qq: errors only; an index that lacks a package is not worth a line.
 pip() { "$VENV/bin/python" -m pip "$@"; }
