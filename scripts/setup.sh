@@ -24,7 +24,8 @@ need_packages() { # need_packages WHY PACKAGE...: Debian packages, installed whe
 }
 
 need_library() { # need_library FILE PACKAGE WHY
-    ldconfig -p 2>/dev/null | grep -qF "$1" || [ -e "/usr/lib/$(uname -m)-linux-gnu/$1" ] || need_packages "$3" "$2"
+    # Not `grep -q`: it would end the pipe early, which pipefail takes for a failure.
+    [ -n "$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -F "$1")" ] || need_packages "$3" "$2"
 }
 
 find_python() {
