@@ -17,7 +17,10 @@ from moonpool.store_client.blocks import BlockGet, BlockPut
 from moonpool.store_client.buffers import Buffer
 from moonpool.store_client.client import StoreClient
 from moonpool.store_client.copiers.base import DeviceCopier
-from moonpool.store_client.rows import Got
+from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.gets import Places
+from moonpool.store_client.listing import Listed
+from moonpool.store_client.rows import Got, Rows
 
 THREADS = 8
 """Calls under way at once; more wait their turn, and their deadlines begin when it comes."""
@@ -64,10 +67,16 @@ class AsyncStoreClient:
         return await self._run(partial(self.blocking.get_blocks, get, timeout_s=timeout_s))
 
     async def remove(
-        self, keyspace: bytes, hashes: Sequence[bytes], *, force: bool = False, timeout_s: float | None = None
+        self,
+        keyspace: bytes,
+        hashes: Sequence[bytes],
+        *,
+        force: bool = False,
+        rank: int = -1,
+        timeout_s: float | None = None,
     ) -> Removed:
         """As StoreClient.remove."""
-        call = partial(self.blocking.remove, keyspace, hashes, force=force, timeout_s=timeout_s)
+        call = partial(self.blocking.remove, keyspace, hashes, force=force, rank=rank, timeout_s=timeout_s)
         return await self._run(call)
 
     async def clear(self, keyspace: bytes, *, force: bool = True, timeout_s: float | None = None) -> Removed:
@@ -94,6 +103,30 @@ class AsyncStoreClient:
     ) -> Description:
         """As StoreClient.describe."""
         return await self._run(partial(self.blocking.describe, keyspace, block_hash, timeout_s=timeout_s))
+
+    async def rows_exist(self, rows: Rows, *, timeout_s: float | None = None) -> list[bool]:
+        """As StoreClient.rows_exist."""
+        return await self._run(partial(self.blocking.rows_exist, rows, timeout_s=timeout_s))
+
+    async def put_rows(
+        self, rows: Rows, values: Fragments, *, timeout_s: float | None = None
+    ) -> list[Status]:
+        """As StoreClient.put_rows."""
+        return await self._run(partial(self.blocking.put_rows, rows, values, timeout_s=timeout_s))
+
+    async def get_rows(self, rows: Rows, *, timeout_s: float | None = None) -> list[bytes | None]:
+        """As StoreClient.get_rows."""
+        return await self._run(partial(self.blocking.get_rows, rows, timeout_s=timeout_s))
+
+    async def get_rows_into(
+        self, rows: Rows, memory: Fragments, *, timeout_s: float | None = None
+    ) -> list[Got]:
+        """As StoreClient.get_rows_into."""
+        return await self._run(partial(self.blocking.get_rows_into, rows, memory, timeout_s=timeout_s))
+
+    async def locate_rows(self, rows: Rows, *, timeout_s: float | None = None) -> Places:
+        """As StoreClient.locate_rows."""
+        return await self._run(partial(self.blocking.locate_rows, rows, timeout_s=timeout_s))
 
     async def put(self, key: str, value: Buffer, *, timeout_s: float | None = None) -> Status:
         """As StoreClient.put."""
@@ -150,6 +183,14 @@ class AsyncStoreClient:
     ) -> Removed:
         """As StoreClient.batch_remove."""
         return await self._run(partial(self.blocking.batch_remove, keys, force=force, timeout_s=timeout_s))
+
+    async def list_keyspaces(self, *, timeout_s: float | None = None) -> list[KeyspaceSpec]:
+        """As StoreClient.list_keyspaces."""
+        return await self._run(partial(self.blocking.list_keyspaces, timeout_s=timeout_s))
+
+    async def list_objects(self, spec: KeyspaceSpec, *, timeout_s: float | None = None) -> list[Listed]:
+        """As StoreClient.list_objects."""
+        return await self._run(partial(self.blocking.list_objects, spec, timeout_s=timeout_s))
 
     async def cluster_map(self, *, timeout_s: float | None = None) -> ClusterMap:
         """As StoreClient.cluster_map."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from moonpool.schemas.errors import InvalidParams, MoonpoolError
 from moonpool.schemas.keyspace import Kind
 from moonpool.schemas.messages import Locate, Presence, Present, Status
-from moonpool.schemas.packed import U8, join_hashes
+from moonpool.schemas.packed import U8, U64, join_hashes
 from moonpool.store_client.buffers import fragments_of
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gets import Getter, Places, Wanted
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 PART_OBJECTS = 512
 """Objects that go to one node together: a larger batch is spread over nodes."""
+
+LARGE_BYTES = 1 << 20
 
 BATCH_MAX = 8192
 """Objects of one call to the servers; larger batches are cut."""
@@ -88,14 +91,14 @@ class RowCalls:
                 rank=rows.rank,
                 position=0,
                 parent=b"",
-                hashes=rows.hashes[first : first + PART_OBJECTS],
+                hashes=rows.hashes[first:end],
                 run_root=b"",
-                lengths=lengths[first : first + PART_OBJECTS],
-                source=values.take(np.arange(first, min(first + PART_OBJECTS, count))),
-                keys=rows.keys[first : first + PART_OBJECTS],
+                lengths=lengths[first:end],
+                source=values.take(np.arange(first, end)),
+                keys=rows.keys[first:end],
                 visible=visible,
             )
-            for first in range(0, count, PART_OBJECTS)
+            for first, end in itertools.pairwise(_edges(lengths))
         ]
         return [Status(status) for part in self._putter.put(parts, deadline_s) for status in part.tolist()]
 
@@ -147,6 +150,16 @@ class RowCalls:
         return self._getter.read(
             wanted, places.take(index), lambda: self.locate(mine, deadline_s), deadline_s
         )
+
+
+def _edges(lengths: U64) -> list[int]:
+    """Where a batch is cut: objects that are large go alone, so that no small one needs a place of their size."""
+    edges = [0]
+    large = (lengths >= LARGE_BYTES).tolist()
+    for i in range(1, len(large) + 1):
+        if i == len(large) or large[i] or large[i - 1] or i - edges[-1] == PART_OBJECTS:
+            edges.append(i)
+    return edges
 
 
 def _cut(hashes: Sequence[bytes]) -> list[Sequence[bytes]]:

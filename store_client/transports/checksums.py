@@ -14,12 +14,14 @@ from moonpool.store_client.raw_memory import bytes_at
 def mismatches(objects: Fragments, told: U64) -> NDArray[np.bool_]:
     """Which objects' bytes don't have the checksum told of them. A checksum of 0 isn't known yet: no mismatch."""
     wrong = np.zeros(objects.count, dtype=np.bool_)
-    if not len(objects.sizes):
-        return wrong
-    base = int(objects.addresses.min())
-    ends = objects.addresses + objects.sizes
-    memory = bytes_at(base, int(ends.max()) - base).data
-    first, last = (objects.addresses - np.uint64(base)).tolist(), (ends - np.uint64(base)).tolist()
+    filled = objects.sizes > 0
+    base = int(objects.addresses.min(where=filled, initial=1 << 63))
+    starts = np.where(
+        filled, objects.addresses, np.uint64(base)
+    )  # an empty piece may have any address, even none
+    ends = starts + objects.sizes
+    memory = bytes_at(base, int(ends.max(initial=base)) - base).data
+    first, last = (starts - np.uint64(base)).tolist(), (ends - np.uint64(base)).tolist()
     offsets = objects.offsets.tolist()
     for i in np.flatnonzero(told).tolist():
         state = xxhash.xxh3_64()

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from client.chains import Engine, all_ok, chained, get_chain, put_chain
-from client.pool import wait_until
+from client.pool import MakeClient, Pool, wait_until
 from support.payloads import chain_hashes
 
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
@@ -123,13 +123,16 @@ def test_remove_pin_clear_describe(client: StoreClient) -> None:
     assert (get_chain(client, keyspace, chain, BLOCK_BYTES) == Status.MISSING).all()
 
 
-def test_a_full_pool_makes_room(client: StoreClient) -> None:
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_full_pool_makes_room(pool: Pool, make_client: MakeClient, transport: str) -> None:
     """Three times what fits: every put succeeds, and what is still there is right."""
+    client = make_client(pool, transport=transport)
     block_bytes = 1 << 20
     keyspace = client.register_keyspace(chained(client.settings.transport + "full", block_bytes))
     chains = [chain_hashes(f"prompt {i}", 16) for i in range(18)]
     for chain in chains:
         assert all_ok(put_chain(client, keyspace, chain, block_bytes))
+    wait_match(client, keyspace, chains[-1], 16)
     statuses = [get_chain(client, keyspace, chain, block_bytes) for chain in chains]
     assert all_ok(statuses[-1])
     assert (statuses[0] == Status.MISSING).all()

@@ -1,0 +1,140 @@
+"""Plain objects through real processes."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from client.pool import MakeClient, Pool
+
+from moonpool.schemas.errors import InvalidKey, InvalidParams
+from moonpool.schemas.messages import Status
+from moonpool.store_client import AsyncStoreClient, ClientSettings, StoreClient
+
+
+def value_of(key: str, size_bytes: int) -> bytes:
+    return (hashlib.sha256(key.encode()).digest() * (size_bytes // 32 + 1))[:size_bytes]
+
+
+def name(client: StoreClient, key: str) -> str:
+    return f"{client.settings.transport}/{key}"
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 100, 4095, 4096, 70_000, 1_500_000])
+def test_any_size_comes_back(client: StoreClient, size_bytes: int) -> None:
+    key = name(client, f"size {size_bytes}")
+    assert client.get(key) is None
+    assert client.put(key, value_of(key, size_bytes)) == Status.OK
+    assert client.get(key) == value_of(key, size_bytes)
+    assert client.batch_is_exist([key, key + "?"]) == [True, False]
+    assert client.put(key, b"another") == Status.EXISTS
+
+
+def test_a_batch_of_many_sizes(client: StoreClient) -> None:
+    keys = [name(client, f"batch/ключ {i}") for i in range(1500)]
+    values = [value_of(key, i * 7 % 5000) for i, key in enumerate(keys)]
+    assert client.batch_put(keys, values) == [Status.OK] * len(keys)
+    found = client.batch_get([*keys, "nobody's"])
+    assert found == [*values, None]
+    assert all(client.batch_is_exist(keys))
+
+
+def test_kinds_of_buffers(client: StoreClient) -> None:
+    values = [bytearray(b"abc"), np.arange(100, dtype=np.float32), torch.arange(50, dtype=torch.bfloat16)]
+    keys = [name(client, f"kind {i}") for i in range(3)]
+    assert client.batch_put(keys, values) == [Status.OK] * 3
+    tensor = values[2].view(torch.uint8).numpy().tobytes()
+    assert client.batch_get(keys) == [b"abc", values[1].tobytes(), tensor]
+
+
+def test_pieces_in_and_out(client: StoreClient) -> None:
+    keys = [name(client, f"pieces {i}") for i in range(5)]
+    parts = [[value_of(f"{key} {k}", 100 + 900 * k) for k in range(7)] for key in keys]
+    assert client.batch_put_from_multi_buffers(keys, parts) == [Status.OK] * 5
+    sizes = [1000, 5000, 13_600]  # of other shapes than what was put: 19,600 bytes together
+    memory = [[np.zeros(size, dtype=np.uint8) for size in sizes] for _ in keys]
+    addresses = [[piece.__array_interface__["data"][0] for piece in pieces] for pieces in memory]
+    got = client.batch_get_into_multi_buffers(keys, addresses, [sizes] * 5)
+    assert got == [(Status.OK, 19_600)] * 5
+    for pieces, put in zip(memory, parts, strict=True):
+        assert b"".join(piece.tobytes() for piece in pieces) == b"".join(put)
+
+
+def test_memory_that_is_too_small_is_left_alone(client: StoreClient) -> None:
+    key = name(client, "too small")
+    client.put(key, value_of(key, 1000))
+    small, large = bytearray(999), bytearray(b"x" * 1200)
+    got = client.batch_get_into_multi_buffers([key, key, "nobody's"], [[small], [large], [bytearray(5)]])
+    assert got == [(Status.TOO_LARGE, 1000), (Status.OK, 1000), (Status.MISSING, 0)]
+    assert small == bytes(999)
+    assert large == value_of(key, 1000) + b"x" * 200
+
+
+def test_removed_objects_are_gone(client: StoreClient) -> None:
+    keys = [name(client, f"removed {i}") for i in range(4)]
+    client.batch_put(keys, [b"1", b"2", b"3", b"4"])
+    assert client.batch_remove(keys[:2], force=True).count == 2
+    assert client.batch_get(keys) == [None, None, b"3", b"4"]
+    assert client.put(keys[0], b"new") == Status.OK
+    assert client.get(keys[0]) == b"new"
+
+
+def test_larger_than_a_page_is_too_large(client: StoreClient) -> None:
+    keys = [name(client, "large"), name(client, "small")]
+    assert client.batch_put(keys, [bytes(5 << 20), b"small"]) == [Status.TOO_LARGE, Status.OK]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_full_pool_makes_room(pool: Pool, make_client: MakeClient, transport: str) -> None:
+    """Four times what fits."""
+    client = make_client(pool, transport=transport)
+    value = np.zeros(1 << 20, dtype=np.uint8)
+    for i in range(380):
+        assert client.put(name(client, f"full {i}"), value) == Status.OK
+
+
+def test_bad_arguments_are_named(client: StoreClient) -> None:
+    for key in ("", "x" * 5000, "\ud800", None):
+        with pytest.raises(InvalidKey, match="1 to 4096 bytes"):
+            client.put(key, b"")  # type: ignore[arg-type]
+    with pytest.raises(InvalidParams, match=r"values\[1\]"):
+        client.batch_put(["a", "b"], [b"", "text"])
+    with pytest.raises(InvalidParams, match="one for each key"):
+        client.batch_put(["a", "b"], [b""])
+    with pytest.raises(InvalidParams, match="read-only"):
+        client.batch_get_into_multi_buffers(["a"], [[b"12345"]])
+
+
+def test_nothing_is_nothing(client: StoreClient) -> None:
+    assert client.batch_put([], []) == []
+    assert client.batch_get([]) == []
+    assert client.batch_is_exist([]) == []
+    assert client.batch_get_into_multi_buffers([], []) == []
+
+
+async def test_the_asyncio_client_does_the_same(shared_pool: Pool, tmp_path: object) -> None:
+    settings = ClientSettings(master=shared_pool.master.address, run_dir=str(tmp_path))
+    async with AsyncStoreClient(settings) as client:
+        assert await client.put("aio", b"value") == Status.OK
+        assert await client.get("aio") == b"value"
+        assert await client.batch_is_exist(["aio", "nobody's"]) == [True, False]
+        assert (await client.cluster_map()).shards == 1
+
+
+def test_every_call_is_there_for_asyncio_too() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    missing = public(StoreClient) - public(AsyncStoreClient)
+    assert missing == {"register_buffer", "unregister_buffer"}  # they don't block on anything
+
+
+def test_a_tenant_sees_its_own_objects(make_client: MakeClient, shared_pool: Pool) -> None:
+    one, two = make_client(shared_pool, tenant="one"), make_client(shared_pool, tenant="two")
+    assert one.put("key", b"one's") == Status.OK
+    assert two.get("key") is None
+    assert two.put("key", b"two's") == Status.OK
+    assert one.get("key") == b"one's"
+    assert [spec.tenant for spec in one.list_keyspaces()] == ["one"]
