@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,6 +86,13 @@ def test_it_serves_and_status_shows_it(serve: Serve) -> None:
     table = runner.invoke(app, ["status", "--master", serve.master]).stdout
     assert serve.where["node"] in table
     assert "live" in table
+
+
+def test_the_readmes_example_runs(serve: Serve) -> None:
+    readme = (Path(__file__).resolve().parent.parent.parent / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert "127.0.0.1:50051" in example
+    exec(compile(example.replace("127.0.0.1:50051", serve.master), "README.md", "exec"), {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -86,6 +86,19 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
+def test_tests_that_the_documents_name_exist() -> None:
+    for page in PAGES:
+        for name in re.findall(r"`(tests/[\w/]+\.py)`", page.read_text()):
+            assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_every_invariant_has_a_guard() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rows = re.findall(r"^\| (I\d+) \|.*\| ([^|]+) \|$", text, re.MULTILINE)
+    assert [name for name, _ in rows] == [f"I{number}" for number in range(1, 11)]
+    assert all("`tests/" in guards for _, guards in rows)
+
+
 def test_settings_that_the_readme_names_exist() -> None:
     section = (ROOT / "README.md").read_text().split("## Settings")[1].split("## ")[0]
     rows = re.findall(r"^\| (`[^|]+) \| ([a-z, ]+) \|", section, re.MULTILINE)
