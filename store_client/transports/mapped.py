@@ -42,7 +42,6 @@ class MappedSegment:
         self._headers: Headers = np.frombuffer(
             self._mmap, dtype=HEADER_DTYPE, count=rows, offset=self.layout.header_offset
         )
-        self._fence = threading.Lock()
 
     def _map(self, fd: int, segment: bytes) -> mmap.mmap:
         size_bytes = os.fstat(fd).st_size
@@ -58,9 +57,12 @@ class MappedSegment:
 
     def headers(self, slots: U32) -> Headers:
         """Snapshots of headers, taken after every load that came before this call. Slots must lie inside."""
-        # Taking a lock that nobody holds orders memory on both sides: on Arm the copy's loads could come late.
-        self._fence.acquire()
-        self._fence.release()
+        # On Arm the copy's loads could come late, or the header's early. A release keeps what is before it before,
+        # an acquire that sees it keeps what is after it after: together a full barrier.
+        fence = threading.Lock()
+        fence.acquire()
+        fence.release()
+        fence.acquire()
         return self._headers[self.layout.header_rows(slots)]
 
     def checksum(self, address: int, length: int) -> int:

@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 8 << 20
 """Copied, then hashed while still in the cache; deadlines are looked at in between."""
 
+DEVICE_CHUNK_BYTES = 256 << 20
+"""For a device nothing is hashed, and each wait for it costs as much as some MiB of copies."""
+
 CHUNK_OBJECTS = 8192
 GROUP_ITEMS = 1024
 GROUP_BYTES = 128 << 20
@@ -88,7 +91,8 @@ class ShmTransport:
             starts, inside = self._segment.places(batch.slots, batch.lengths)
             statuses[~inside] = Status.MISSING
             index = np.flatnonzero(inside)
-            for part in batches_of(batch.lengths[index], CHUNK_OBJECTS, CHUNK_BYTES):
+            chunk_bytes = DEVICE_CHUNK_BYTES if self._copier.device else CHUNK_BYTES
+            for part in batches_of(batch.lengths[index], CHUNK_OBJECTS, chunk_bytes):
                 if time.monotonic() > deadline_s or self._gate.closed:
                     break
                 try:
