@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.header import SlotState, keyspace_word
 from moonpool.schemas.messages import DropList, Status
-from moonpool.schemas.packed import U32, U64, u32s, u64s
+from moonpool.schemas.packed import U32, U64, count_of, u32s, u64s
 from moonpool.store_client.node.headers import DOOMED, generations_in, states_in, words_of
 from moonpool.store_client.node.puts import Writers
 from moonpool.store_client.node.slots import Slots
@@ -34,13 +35,17 @@ class Drops:
         """Predicate drops under way: meanwhile nothing may move to a page that they have passed."""
 
     def exact(self, drops: list[DropList]) -> int:
-        """Drops what still is where the master says, or where a move took it. Returns bytes freed."""
-        total = 0
+        """Drops what still is where the master says, or where a move took it. Returns bytes freed.
+        Raises InvalidParams, nothing dropped."""
         for drop in drops:
-            slots, generations = u32s(drop.slots), u64s(drop.generations)
-            if len(slots) == len(generations):
-                total += self._exact(drop.keyspace, *self._forward(slots, generations))
-        return total
+            if 8 * count_of(drop.slots, 4, "drop.slots") != len(drop.generations):
+                raise InvalidParams(
+                    field="drop.generations", value=f"{len(drop.generations)} bytes", allowed="one a slot"
+                )
+        return sum(
+            self._exact(drop.keyspace, *self._forward(u32s(drop.slots), u64s(drop.generations)))
+            for drop in drops
+        )
 
     def _exact(self, keyspace: bytes, slots: U32, generations: U64) -> int:
         valid = self._slots.valid(slots)
@@ -116,8 +121,8 @@ class Drops:
 
 
 def hash_set(packed: bytes, hash_bytes: int) -> NDArray[np.bytes_]:
-    """Packed hashes as the S32 array that headers are compared with."""
-    padded = np.zeros((len(packed) // hash_bytes, 32), dtype=np.uint8)
+    """Packed hashes as the S32 array that headers are compared with. Raises InvalidParams."""
+    padded = np.zeros((count_of(packed, hash_bytes, "drop.hashes"), 32), dtype=np.uint8)
     padded[:, :hash_bytes] = np.frombuffer(packed, dtype=np.uint8).reshape(-1, hash_bytes)
     result: NDArray[np.bytes_] = padded.view("S32").reshape(-1)
     return result

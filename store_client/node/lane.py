@@ -40,7 +40,7 @@ from moonpool.schemas.messages import (
     decode_lane_request,
     encode,
 )
-from moonpool.schemas.packed import I64, U8, u32s, u64s
+from moonpool.schemas.packed import I64, U8, U32, U64, count_of, u32s, u64s
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import fence, words_of
 from moonpool.store_client.node.items import BLOCKS_MAX
@@ -97,7 +97,7 @@ class Lane:
                 set_pause(self._sock, STALL_S)
                 self._answer(request_id, message)
         except (ProtocolError, VersionMismatch, TooLarge, InvalidParams) as error:
-            logger.warning("data lane of %s closed: %s", self._peer, error)
+            logger.info("data lane of %s closed: %s", self._peer, error)
             self._say_failed(request_id, error)
         except MoonpoolError:
             pass  # the peer went away or stood still
@@ -138,11 +138,7 @@ class Lane:
 
     def _read(self, request_id: int, message: LaneRead) -> None:
         """Statuses, payloads, then the headers as they are once the last payload byte was copied out (I3)."""
-        slots, generations, lengths = u32s(message.slots), u64s(message.generations), u64s(message.lengths)
-        if not len(slots) == len(generations) == len(lengths) <= BLOCKS_MAX:
-            raise InvalidParams(
-                field="read", value="columns", allowed=f"equal ones, {BLOCKS_MAX} slots at most"
-            )
+        slots, generations, lengths = _columns(message)
         core = self._core
         with core.lock:
             offsets, good = core.slots.layout.find(slots, lengths, core.slots.allocator.slot_bytes)
@@ -250,6 +246,15 @@ class Lane:
             self._reply(request_id, Failed(error.code, str(error)))
         except MoonpoolError:
             logger.debug("%s did not take the answer", self._peer)
+
+
+def _columns(message: LaneRead) -> tuple[U32, U64, U64]:
+    """Slots, generations, lengths. Raises InvalidParams."""
+    count = count_of(message.slots, 4, "read.slots")
+    if count > BLOCKS_MAX or not 8 * count == len(message.generations) == len(message.lengths):
+        allowed = f"columns of equal length, {BLOCKS_MAX} slots at most"
+        raise InvalidParams(field="read.slots", value=f"{count} slots", allowed=allowed)
+    return u32s(message.slots), u64s(message.generations), u64s(message.lengths)
 
 
 def _total(lengths: list[int]) -> int:

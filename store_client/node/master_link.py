@@ -10,7 +10,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from moonpool.schemas.errors import CODES, MoonpoolError, ProtocolError, RpcFailed, StaleEpoch, StreamGap
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.schemas.errors import (
+    CODES,
+    KeyspaceUnknown,
+    MoonpoolError,
+    ProtocolError,
+    RpcFailed,
+    StaleEpoch,
+    StreamGap,
+)
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
@@ -242,37 +253,47 @@ class MasterLink:
     async def _work_pushes(self) -> None:
         while True:
             message = await self._pushes.get()
-            if isinstance(message, Drop):
-                await self._drop(message)
-            elif isinstance(message, Check):
-                good = await asyncio.to_thread(verify, self._core, message)
-                place = (message.keyspace, message.rank, message.block_hash, message.slot, message.generation)
-                with self._core.lock:
-                    self._outlets.emit(Checked(*place, good))
+            try:
+                if isinstance(message, Drop):
+                    await self._drop(message)
+                elif isinstance(message, Check):
+                    await self._check(message)
+            except MoonpoolError as error:
+                logger.error("a %s of the master can't be obeyed: %s", type(message).__name__, error)
+
+    async def _check(self, check: Check) -> None:
+        good = await asyncio.to_thread(verify, self._core, check)
+        checked = Checked(check.keyspace, check.rank, check.block_hash, check.slot, check.generation, good)
+        with self._core.lock:
+            self._outlets.emit(checked)
 
     async def _drop(self, drop: Drop) -> None:
         """Flips headers, page by page where the drop is a predicate, then confirms."""
         self.counters["drops"] += 1
-        drops = self._core.drops
         with self._core.lock:
-            drops.exact(drop.drops)
-        if drop.whole_keyspace or drop.hashes:
-            hashes = None
-            if not drop.whole_keyspace:
-                with contextlib.suppress(MoonpoolError):
-                    spec = self._core.keyspaces.spec(drop.keyspace)
-                    hashes = hash_set(drop.hashes, spec.hash_bytes)
-            drops.sweeps += 1
+            self._core.drops.exact(drop.drops)
+        if drop.whole_keyspace:
+            await self._sweep(drop.keyspace, None)
+        elif drop.hashes:
             try:
-                if drop.whole_keyspace or hashes is not None:
-                    for page in range(0, self._core.head.layout.page_count, SWEEP_PAGES):
-                        with self._core.lock:
-                            drops.sweep(drop.keyspace, hashes, page)
-                        await asyncio.sleep(0)
-            finally:
-                drops.sweeps -= 1
+                hash_bytes = self._core.keyspaces.spec(drop.keyspace).hash_bytes
+            except KeyspaceUnknown:
+                pass  # nothing here can be of that keyspace
+            else:
+                await self._sweep(drop.keyspace, hash_set(drop.hashes, hash_bytes))
         with self._core.lock:
             self._outlets.emit(DropDone(drop.drop_id))
+
+    async def _sweep(self, keyspace: bytes, hashes: NDArray[np.bytes_] | None) -> None:
+        drops = self._core.drops
+        drops.sweeps += 1
+        try:
+            for page in range(0, self._core.head.layout.page_count, SWEEP_PAGES):
+                with self._core.lock:
+                    drops.sweep(keyspace, hashes, page)
+                await asyncio.sleep(0)
+        finally:
+            drops.sweeps -= 1
 
 
 def _expect(message: Message, kind: type[Answer]) -> Answer:

@@ -80,7 +80,9 @@ class Node:
             stack.push_async_callback(self._keeper.close)
             data_port = self._lanes.start(settings.host, settings.data_port)
             stack.push_async_callback(asyncio.to_thread, self._lanes.close)
-            remote = RpcServer(RemoteHandler(self._register, self.facts, self.core), decode_node_request, "node")
+            remote = RpcServer(
+                RemoteHandler(self._register, self.facts, self.core), decode_node_request, "node"
+            )
             stack.push_async_callback(remote.close)
             info = self._info(await remote.listen_tcp(settings.host, settings.port), data_port)
             parts = NodeParts(

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.messages import Begin, Granted, Victims
 from moonpool.store_client.node.core import NodeCore, Shortage
 
@@ -95,8 +96,12 @@ class SpaceKeeper:
         victims = await self._need(min(want_bytes, NEED_BYTES_MAX))
         if victims is None:
             return 0
-        with self._core.lock:
-            freed_bytes = self._core.drops.exact(victims.drops)
+        try:
+            with self._core.lock:
+                freed_bytes = self._core.drops.exact(victims.drops)
+        except MoonpoolError as error:
+            logger.error("the master's victims can't be read: %s", error)
+            return 0
         self.counters["evicted_bytes"] += freed_bytes
         return freed_bytes
 

@@ -1,0 +1,18 @@
+"""What several of the node's tests start from."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def shm() -> Iterator[Path]:
+    """A folder on tmpfs for segment files of this test alone."""
+    folder = tempfile.mkdtemp(prefix="moonpool-test-", dir="/dev/shm")
+    yield Path(folder)
+    shutil.rmtree(folder)
