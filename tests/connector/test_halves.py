@@ -142,6 +142,8 @@ def test_blocks_that_fail_to_load_are_computed(options: dict[str, Any], status: 
     engine = FakeEngine(pool, **options)
     request = engine.ask("b", PROMPT)
     assert request.errors > 0
+    if options == {}:
+        assert engine.count("load_failed_blocks") == 3  # every one is told, not the first only
     assert engine.count("load_failed_blocks") >= 1
     # Shunned now: the next request takes only what is before the gap, and fails no more.
     engine.forget()
@@ -182,6 +184,7 @@ def test_an_abort_while_loading_saves_nothing_that_was_not_loaded() -> None:
                 runner.run()
         engine.step()
     pool.blocks.clear()
+    engine.clock.advance(31.0)  # nothing is known to be in the pool any more
     engine.abort(request)
     engine.run()
     assert not pool.blocks
