@@ -48,7 +48,7 @@ class OwnSegment:
     def _run(self) -> None:
         command = [sys.executable, "-m", "moonpool.store_client.node", *self._arguments]
         try:
-            child = start_child(command, stdin=subprocess.DEVNULL)
+            child = start_child(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         except OSError as error:
             log.error("cannot start a node for this process's segment: %s", error)
             return

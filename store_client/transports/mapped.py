@@ -65,10 +65,14 @@ class MappedSegment:
         fence.acquire()
         return self._headers[self.layout.header_rows(slots)]
 
+    def view(self, address: int, length: int) -> U8:
+        """Mapped bytes, not copied."""
+        first = address - self.address
+        return self._bytes[first : first + length]
+
     def checksum(self, address: int, length: int) -> int:
         """xxh3_64 of mapped bytes."""
-        first = address - self.address
-        return xxhash.xxh3_64_intdigest(self._bytes[first : first + length].data)
+        return xxhash.xxh3_64_intdigest(self.view(address, length).data)
 
     def close(self) -> None:
         """Unmaps. The caller knows that no copy is under way."""
