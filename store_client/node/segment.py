@@ -63,6 +63,7 @@ class Segment:
 
     def close(self) -> None:
         """Gives up lock and descriptor. The file stays, to be adopted; the mapping goes with its last user."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # the mapping has a duplicate of the descriptor
         os.close(self._fd)
 
 

@@ -1,0 +1,121 @@
+"""Sessions end with their process, and with nothing less."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support import lock_holder
+
+from moonpool.schemas.errors import InvalidParams, Overloaded
+from moonpool.store_client.node.sessions import DEVICE_PAUSE_S, Sessions
+
+
+@contextmanager
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A real process with the lock."""
+    assert lock_holder.__file__ is not None
+    command = [sys.executable, lock_holder.__file__, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "locked\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def sessions() -> Iterator[Sessions]:
+    made = Sessions(4)
+    yield made
+    made.close()
+
+
+def test_a_killed_writer_is_dead_after_a_pause_for_its_device(sessions: Sessions, tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    with holder(path) as process:
+        sessions.open(1, str(path))
+        assert sessions.poll(100.0) == []
+        process.kill()
+        process.wait()
+    assert sessions.poll(101.0) == []
+    assert sessions.poll(101.0 + DEVICE_PAUSE_S - 0.01) == []
+    assert sessions.poll(101.0 + DEVICE_PAUSE_S) == [1]
+    assert sessions.poll(200.0) == [] and len(sessions) == 0
+    assert not path.exists()
+
+
+def test_a_stopped_writer_is_alive_however_long(sessions: Sessions, tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    with holder(path) as process:
+        sessions.open(1, str(path))
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.05)
+        assert [sessions.poll(now_s) for now_s in (0.0, 10.0, 1e6)] == [[], [], []]
+        process.kill()  # ends a stopped process too
+        process.wait()
+    assert sessions.poll(2e6) == [] and sessions.poll(3e6) == [1]
+
+
+def test_a_session_needs_a_lock_that_is_held(sessions: Sessions, tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    path.touch()
+    with pytest.raises(InvalidParams, match="flock"):
+        sessions.open(1, str(path))
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        sessions.open(1, str(path))
+        sessions.open(1, str(path))
+        with pytest.raises(InvalidParams):
+            sessions.open(1, str(tmp_path / "b.lock"))
+    assert len(sessions) == 1
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "fifo", "link", "relative", "long", "empty"])
+def test_a_lock_is_a_regular_file_of_ours(sessions: Sessions, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    text = str(path)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        (tmp_path / "target").touch()
+        path.symlink_to(tmp_path / "target")
+    elif kind == "relative":
+        text = "x"
+    elif kind == "long":
+        text = "/" + "x" * 200
+    elif kind == "empty":
+        text = ""
+    with pytest.raises(InvalidParams) as caught:
+        sessions.open(1, text)
+    assert caught.value.facts["field"] == "lock_path"
+    assert len(sessions) == 0
+
+
+@pytest.mark.parametrize("session", [0, -1, 1 << 63])
+def test_session_ids_have_a_range(sessions: Sessions, tmp_path: Path, session: int) -> None:
+    with pytest.raises(InvalidParams, match="session"):
+        sessions.open(session, str(tmp_path / "x"))
+
+
+def test_sessions_are_bounded(sessions: Sessions, tmp_path: Path) -> None:
+    files = [(tmp_path / f"{number}").open("w") for number in range(5)]
+    for number, file in enumerate(files):
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if number < 4:
+            sessions.open(number + 1, file.name)
+    with pytest.raises(Overloaded):
+        sessions.open(5, files[4].name)
+    assert not sessions.adopt(5, files[4].name)
+    for file in files:
+        file.close()
