@@ -52,7 +52,7 @@ def connector(master: str) -> dict[str, object]:
     """The engine's kv_transfer_config."""
     return {
         "kv_connector": "MoonpoolStoreConnector",
-        "kv_connector_module_path": "moonpool.connector.vllm",
+        "kv_connector_module_path": "moonpool.connector",
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"master": master},
     }

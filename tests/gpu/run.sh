@@ -11,11 +11,12 @@ model=${MODEL:-/dev/shm/moonpool-gpu-test/model}
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 
 [ -e "$model/model.safetensors" ] || "$python" "$here/make_model.py" "$model"
-"$python" -m moonpool.master --port 50051 --ready-file "$work/master" &
-for _ in $(seq 100); do [ -s "$work/master" ] && break; sleep 0.1; done
-"$python" -m moonpool.store_client.node --master 127.0.0.1:50051 --size "${POOL:-12GB}" --ready-file "$work/node" &
+"$python" -m moonpool.master --port 50051 2>"$work/master.log" &
+"$python" -m moonpool.store_client.node --size "${POOL:-12GB}" --run-dir "$work/run" --ready-file "$work/node" \
+    2>"$work/node.log" &
 for _ in $(seq 600); do [ -s "$work/node" ] && break; sleep 0.1; done
 mkdir "$work/out"
+"$python" "$here/copy_rate.py" 127.0.0.1:50051
 for mode in reference save load control; do
     "$python" "$here/engine.py" "$mode" "$model" 127.0.0.1:50051 "$work/out/$mode.json"
 done
