@@ -40,6 +40,11 @@ class OwnSegment:
             ]
         )
 
+    @property
+    def running(self) -> bool:
+        """Whether the child hasn't ended by itself, as far as was looked."""
+        return self._thread.is_alive()
+
     def close(self) -> None:
         """Ends the child. Its segment goes with it."""
         self._stop.set()

@@ -149,6 +149,20 @@ class CudaCopier:
                 self._streams.append(stream)
 
 
+_POINTER_ATTRIBUTES_BYTES = 256
+"""More than cudaPointerAttributes has in any version: two ints, type and device, come first."""
+_MEMORY_DEVICE = 2
+_MEMORY_MANAGED = 3
+
+
+def device_of(address: int) -> int | None:
+    """The CUDA device that memory belongs to, None for host memory. Raises TransferFailed where CUDA isn't there."""
+    attributes = (ctypes.c_int * (_POINTER_ATTRIBUTES_BYTES // 4))()
+    if _load_runtime().cudaPointerGetAttributes(attributes, ctypes.c_void_p(address)):
+        return None
+    return attributes[1] if attributes[0] in (_MEMORY_DEVICE, _MEMORY_MANAGED) else None
+
+
 def _load_runtime() -> ctypes.CDLL:
     """The CUDA runtime that the engine has loaded, else any there is. Raises TransferFailed."""
     for name in ("libcudart.so.13", "libcudart.so.12", "libcudart.so"):
