@@ -154,7 +154,13 @@ class NodeProcess(ServerProcess):
         folders = {"segment_dir": self._folder, "run_dir": f"{self._folder}/run"}
         settings = {"master": master, **folders, **self._settings}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-        return ["-m", "moonpool.store_client.node", f"--ready-file={self._folder}/ready", *flags]
+        return [
+            "-m",
+            "moonpool.store_client.node",
+            f"--ready-file={self._folder}/ready",
+            *flags,
+            *self._arguments,
+        ]
 
     @property
     def info(self) -> NodeInfo:
@@ -166,6 +172,12 @@ class NodeProcess(ServerProcess):
     def run_dir(self) -> str:
         """Its settings' run folder."""
         return f"{self._folder}/run"
+
+    @property
+    def segment_file(self) -> str:
+        """Path of its segment."""
+        (path,) = Path(self._folder).glob("*.segment")
+        return str(path)
 
     def status(self) -> dict[str, int | float | str]:
         """The node's own counters."""
