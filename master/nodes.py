@@ -48,7 +48,7 @@ class Node:
     complete: bool = False
     free_bytes: int = 0
     facts: dict[str, int | float] = field(default_factory=dict)
-    flaps_s: deque[float] = field(default_factory=deque)
+    flaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS_MAX))
     stream: ReportStream = field(default_factory=ReportStream)
     outstanding: dict[int, Drop] = field(default_factory=dict)
 

@@ -1,0 +1,563 @@
+"""The index against the naive one, under random commits, removals, reads, evictions, doubts and flapping nodes."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.naive_index import NaiveIndex
+from support.paper_cluster import (
+    BLOCK_BYTES,
+    Block,
+    PaperCluster,
+    chain,
+    chained_spec,
+    dropped,
+    flat_spec,
+)
+
+from moonpool.master.columns import NO_ROW
+from moonpool.schemas.messages import (
+    Checked,
+    Done,
+    Freed,
+    InventoryEnd,
+    Locate,
+    Located,
+    Match,
+    Matched,
+    NodeState,
+    Pin,
+    Presence,
+    Present,
+    PutAbandon,
+    PutAnswer,
+    PutItem,
+    PutStart,
+    PutStarted,
+    Remove,
+    Removed,
+    Renew,
+    Renewed,
+    ReportBad,
+    RunSlice,
+    Unpin,
+)
+from moonpool.schemas.packed import join_hashes, u16s, u32s, u64s
+
+WORLD = 2
+NAMES = ("a", "b", "c")
+SOAK = 10 if os.environ.get("MOONPOOL_SOAK") == "1" else 1
+LEASES_MS = (2700, 9700)
+"""Never ends at a moment that is looked at: those are multiples of half a second."""
+
+TRUNK = chain(5, "trunk")
+BRANCH = chain(5, "branch")
+LATER = chain(68, "later")[63:]
+CHAINS = (TRUNK, TRUNK[:2] + BRANCH[2:], LATER)
+"""A run that begins at 0 with a fork after two blocks, and one across the boundary at 64."""
+
+
+def universe() -> dict[bytes, Block]:
+    """Every block that may be written."""
+    blocks: dict[bytes, Block] = {}
+    for hashes, first in ((CHAINS[0], 0), (CHAINS[1], 0), (CHAINS[2], 63)):
+        for index, block_hash in enumerate(hashes):
+            if first + index != 63:  # the parent of 64, never seen by the index
+                blocks[block_hash] = Block(
+                    block_hash, first + index, hashes[index - 1] if index else bytes(16)
+                )
+    return blocks
+
+
+BLOCKS = universe()
+HASHES = list(BLOCKS)
+PARENTS = {h: b.parent for h, b in BLOCKS.items() if b.position not in (0, 64)}
+POSITIONS = {h: b.position for h, b in BLOCKS.items()}
+
+blocks = st.integers(0, len(HASHES) - 1).map(HASHES.__getitem__)
+names = st.sampled_from(NAMES)
+ranks = st.integers(0, WORLD - 1)
+pairs = st.lists(st.tuples(ranks, blocks), min_size=1, max_size=6)
+leases_ms = st.sampled_from(LEASES_MS)
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """What both kinds of keyspace share. `model` is told what a correct index would do, and must agree."""
+
+    chained = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = PaperCluster(chained_spec(WORLD) if self.chained else flat_spec(WORLD))
+        self.keyspace = self.cluster.keyspace
+        self.model = NaiveIndex(
+            WORLD, PARENTS if self.chained else {}, POSITIONS if self.chained else dict.fromkeys(HASHES, 0)
+        )
+        self.unnamed: dict[str, set[tuple[int, bytes]]] = {}
+        self.promised: dict[tuple[int, bytes], float] = {}
+        self.checked_s: dict[tuple[int, bytes], float] = {}
+        for name in NAMES:
+            self.cluster.join(name)
+
+    # ------------------------------------------------------------ helpers
+
+    @property
+    def now_s(self) -> float:
+        return self.cluster.now_s
+
+    @property
+    def table(self) -> Any:
+        return self.cluster.core._shard.table(self.keyspace)  # type: ignore[attr-defined]
+
+    def state(self, name: str) -> NodeState | None:
+        node = self.cluster.core._nodes.get(self.cluster.segments[name].info.segment)
+        return None if node is None else node.state
+
+    def usable(self, name: str) -> bool:
+        return self.state(name) in (NodeState.JOINING, NodeState.LIVE)
+
+    def reports(self, name: str) -> bool:
+        return self.cluster.segments[name].connected and self.usable(name)
+
+    def expect_commit(self, name: str, committed: list[tuple[int, Block, tuple[int, int]]]) -> None:
+        fresh = []
+        for rank, block, slot in committed:
+            self.promised.pop((rank, block.block_hash), None)
+            row = self.model.rows.get(block.block_hash)
+            held = row.copies.get(rank) if row else None
+            unnamed = self.unnamed.get(name, set())
+            if held is None:
+                fresh.append(block.block_hash)
+            elif held[0] == name and held[1] != slot and (rank, block.block_hash) not in unnamed:
+                continue
+            elif held[0] != name and self.usable(held[0]):
+                continue
+            unnamed.discard((rank, block.block_hash))
+            self.model.add(block.block_hash, rank, name, slot, self.now_s)
+        self.model.settle(self.now_s)
+        for block_hash in fresh:
+            if self.model.stale(block_hash, self.now_s):
+                self.model.rows[block_hash].unready_since_s = self.now_s
+
+    def lost(self) -> None:
+        """Copies on lost nodes are gone after a tick: all tables here fit in one slice."""
+        for name in NAMES:
+            if self.state(name) in (NodeState.LOST, None):
+                self.unnamed.pop(name, None)
+                self.drop_all(name, set(HASHES))
+
+    def drop_all(self, name: str, hashes: set[bytes], only: set[tuple[int, bytes]] | None = None) -> None:
+        for block_hash in [h for h in self.model.rows if h in hashes]:
+            for rank in range(WORLD):
+                row = self.model.rows.get(block_hash)
+                if (
+                    row
+                    and row.copies.get(rank, ("",))[0] == name
+                    and (only is None or (rank, block_hash) in only)
+                ):
+                    self.model.drop(block_hash, rank, self.now_s)
+
+    # ------------------------------------------------------------ reports
+
+    @rule(name=names, wanted=pairs)
+    def commit(self, name: str, wanted: list[tuple[int, bytes]]) -> None:
+        self.put(name, wanted)
+
+    def put(self, name: str, wanted: list[tuple[int, bytes]]) -> None:
+        if not self.reports(name):
+            return
+        segment = self.cluster.segments[name]
+        self.talk(name)
+        committed = [(rank, BLOCKS[h], segment.fill(rank, BLOCKS[h])) for rank, h in wanted]
+        self.expect_commit(name, committed)
+        self.cluster.report(name, self.cluster.entries(committed))
+
+    @rule(names_of=st.tuples(names, names), which=st.integers(0, 2), length=st.integers(1, 5))
+    def commit_chain(self, names_of: tuple[str, str], which: int, length: int) -> None:
+        """Every rank of the first blocks of a chain, the later ones perhaps on another segment."""
+        hashes = [h for h in CHAINS[which] if h in BLOCKS][:length]
+        for name, part in zip(names_of, (hashes[: length // 2], hashes[length // 2 :]), strict=True):
+            if part:
+                self.put(name, [(rank, h) for h in part for rank in range(WORLD)])
+
+    @rule(name=names, pick=st.integers(0, 63))
+    def node_frees(self, name: str, pick: int) -> None:
+        segment = self.cluster.segments[name]
+        held = [(key, slot) for key, slots in segment.held.items() for slot in slots]
+        if not held or not self.reports(name):
+            return
+        key, slot = held[pick % len(held)]
+        segment.lose(key, slot)
+        segment.outbox.append(self.cluster.freed(key, slot))
+        self.talk(name)
+
+    @rule(name=names)
+    def node_talks(self, name: str) -> None:
+        if self.reports(name):
+            self.talk(name)
+
+    def talk(self, name: str) -> None:
+        """Reports what the node has freed: most of it, the index has dropped itself. A removal that a node obeys
+        again, because its answer was lost, may hit a block that was written anew."""
+        for op in self.cluster.segments[name].outbox:
+            if isinstance(op, Freed):
+                self.expect_freed(name, int(u16s(op.ranks)[0]), op.hashes, int(u32s(op.slots)[0]))
+        self.cluster.report(name)
+
+    def expect_freed(self, name: str, rank: int, block_hash: bytes, slot: int) -> None:
+        row = self.model.rows.get(block_hash)
+        if row and row.copies.get(rank) == (name, (slot, slot + 1000)):
+            self.model.drop(block_hash, rank, self.now_s)
+
+    @rule(name=names, name_all=st.booleans(), forget=st.sets(st.integers(0, 63), max_size=4))
+    def node_returns(self, name: str, name_all: bool, forget: set[int]) -> None:
+        self.come_back(name, name_all, forget)
+
+    def come_back(self, name: str, name_all: bool, forget: set[int]) -> None:
+        """With a new stream, having lost some slots and moved one while nobody listened."""
+        segment = self.cluster.segments[name]
+        for index, (key, slots) in enumerate(list(segment.held.items())):
+            if index in forget:
+                for slot in list(slots):
+                    segment.lose(key, slot)
+                if index % 2:
+                    segment.fill(key[0], BLOCKS[key[1]])
+        self.cluster.join(name, inventory=False)
+        self.unnamed[name] = {
+            (rank, h)
+            for h, row in self.model.rows.items()
+            for rank, (where, _) in row.copies.items()
+            if where == name
+        }
+        self.talk(name)  # begins the stream: removals that it missed come back
+        self.talk(name)
+        ops = self.cluster.inventory(name)
+        held = [(rank, h, slot) for (rank, h), slots in segment.held.items() for slot in slots]
+        self.cluster.report(name, *ops)
+        self.expect_commit(name, [(rank, BLOCKS[h], slot) for rank, h, slot in held])
+        if name_all:
+            self.end_inventory(name)
+
+    @rule(name=names)
+    def inventory_ends(self, name: str) -> None:
+        self.end_inventory(name)
+
+    def end_inventory(self, name: str) -> None:
+        if not self.reports(name) or name not in self.unnamed:
+            return
+        self.talk(name)
+        self.cluster.report(name, InventoryEnd())
+        self.drop_all(name, set(HASHES), self.unnamed.pop(name))
+        self.lost()  # slices of slow work are done in order
+
+    @rule(name=names)
+    def node_leaves(self, name: str) -> None:
+        if self.cluster.segments[name].connected:
+            self.cluster.disconnect(name)
+
+    # ------------------------------------------------------------ readers and writers
+
+    @rule(hashes=st.lists(blocks, min_size=1, max_size=4, unique=True), lease_ms=leases_ms)
+    def renew(self, hashes: list[bytes], lease_ms: int) -> None:
+        reply = self.cluster.ask(Renew(self.keyspace, join_hashes(hashes), lease_ms))
+        assert isinstance(reply, Renewed)
+        for block_hash, bit in zip(hashes, reply.bits, strict=True):
+            assert bit == self.model.ready(block_hash)
+            if bit:
+                row = self.model.rows[block_hash]
+                row.lease_s = max(row.lease_s, self.now_s + lease_ms / 1000)
+                row.last_use_s = self.now_s
+
+    @rule(rank=ranks, first=blocks, count=st.integers(1, 3), name=names, abandon=st.booleans())
+    def put_start(self, rank: int, first: bytes, count: int, name: str, abandon: bool) -> None:
+        hashes = self.follow(first, count) if self.chained else [first]
+        block = BLOCKS[first]
+        item = PutItem(self.keyspace, rank, block.position, block.parent, join_hashes(hashes), BLOCK_BYTES)
+        reply = self.cluster.ask(PutStart([item], 2700), f"host-{name}")
+        assert isinstance(reply, PutStarted)
+        assert list(reply.answers[0]) == self.expect_put(rank, hashes)
+        went = [h for h, answer in zip(hashes, reply.answers[0], strict=True) if answer == PutAnswer.GO]
+        if went and self.usable(name):
+            assert reply.segments == [self.cluster.segments[name].info.segment]
+        if abandon and went:
+            self.cluster.ask(PutAbandon(self.keyspace, rank, went[0]))
+            went.pop(0)
+        self.promised |= {(rank, h): self.now_s + 2.7 for h in went}
+
+    def follow(self, first: bytes, count: int) -> list[bytes]:
+        hashes = [first]
+        while len(hashes) < count and (below := [h for h in HASHES if PARENTS.get(h) == hashes[-1]]):
+            hashes.append(below[0])
+        return hashes
+
+    def expect_put(self, rank: int, hashes: list[bytes]) -> list[PutAnswer]:
+        def promised(block_hash: bytes) -> bool:
+            return self.promised.get((rank, block_hash), 0.0) > self.now_s
+
+        parent = PARENTS.get(hashes[0]) if self.chained else None
+        above = self.model.rows.get(parent) if parent else None
+        stands = above and rank in above.copies and rank not in above.doubts
+        if parent and not promised(parent) and not (stands and not self.model.stale(parent, self.now_s)):
+            return [PutAnswer.NO_PARENT] * len(hashes)
+        answers = []
+        for block_hash in hashes:
+            row = self.model.rows.get(block_hash)
+            if row and rank in row.copies:
+                answers.append(PutAnswer.BUSY if rank in row.doubts else PutAnswer.EXISTS)
+            elif promised(block_hash):
+                answers.append(PutAnswer.BUSY)
+            else:
+                answers.append(PutAnswer.GO if any(map(self.usable, NAMES)) else PutAnswer.NO_NODE)
+        return answers
+
+    @rule(block_hash=blocks, rank=ranks, lie=st.booleans())
+    def report_bad(self, block_hash: bytes, rank: int, lie: bool) -> None:
+        row = self.model.rows.get(block_hash)
+        name, slot = row.copies.get(rank, ("a", (0, 0))) if row else ("a", (0, 0))
+        segment = self.cluster.segments[name].info.segment
+        message = ReportBad(self.keyspace, rank, block_hash, segment, slot[0], slot[1] + lie)
+        reply = self.cluster.ask(message)
+        assert isinstance(reply, Done)
+        key = (rank, block_hash)
+        believed = row is not None and rank in row.copies and rank not in row.doubts and not lie
+        if believed and reply.count:
+            assert row is not None
+            row.doubts.add(rank)
+            self.checked_s[key] = self.now_s
+            self.model.settle(self.now_s)
+        else:
+            assert not reply.count
+            assert not believed or self.now_s - self.checked_s[key] <= 45, "not asked for lately"
+
+    @rule(name=names, good=st.booleans())
+    def node_checks(self, name: str, good: bool) -> None:
+        segment = self.cluster.segments[name]
+        if not self.reports(name) or not segment.checks:
+            return
+        check = segment.checks.pop()
+        self.talk(name)
+        key, slot = (check.rank, check.block_hash), (check.slot, check.generation)
+        self.cluster.report(name, Checked(self.keyspace, *key, *slot, good))
+        row = self.model.rows.get(check.block_hash)
+        if row and row.copies.get(check.rank) == (name, slot):
+            if good:
+                row.doubts.discard(check.rank)
+                self.model.settle(self.now_s)
+            else:
+                self.model.drop(check.block_hash, check.rank, self.now_s)
+            self.checked_s[key] = self.now_s
+
+    @rule(block_hash=blocks, force=st.booleans())
+    def remove(self, block_hash: bytes, force: bool) -> None:
+        rows = self.model.subtree(block_hash)
+        protected = 0 if force else sum(self.model.protected(h, self.now_s) for h in rows)
+        outcome = self.cluster.outcome(Remove(self.keyspace, block_hash, force))
+        assert isinstance(outcome.reply, Removed)
+        assert outcome.reply.skipped == protected
+        if not protected:
+            assert outcome.reply.count == sum(bool(self.model.rows[h].copies) for h in rows)
+            self.model.remove(rows, self.now_s)
+            assert len(outcome.awaits) == len(self.cluster.core._nodes)
+
+    @rule(block_hash=blocks, ttl_s=st.sampled_from((0, 5)))
+    def pin(self, block_hash: bytes, ttl_s: int) -> None:
+        row = self.model.rows.get(block_hash)
+        reply = self.cluster.ask(Pin(self.keyspace, block_hash, ttl_s * 1000))
+        assert reply == Done(int(row is not None and bool(row.copies)))
+        if row and row.copies:
+            row.pin_s = max(row.pin_s, self.now_s + ttl_s if ttl_s else math.inf)
+
+    @rule(block_hash=blocks)
+    def unpin(self, block_hash: bytes) -> None:
+        row = self.model.rows.get(block_hash)
+        assert self.cluster.ask(Unpin(self.keyspace, block_hash)) == Done(
+            int(row is not None and row.pin_s > 0)
+        )
+        if row:
+            row.pin_s = 0.0
+
+    # ------------------------------------------------------------ time and room
+
+    @rule(halves=st.sampled_from((1, 2, 3, 8, 50, 130)))
+    def wait(self, halves: int) -> None:
+        self.let_pass(halves)
+
+    @rule(name=names, count=st.integers(1, 8))
+    def press(self, name: str, count: int) -> None:
+        """Everybody is there and nobody reads any more, when a put comes that needs room."""
+        for other in NAMES:
+            if not self.reports(other):
+                self.come_back(other, True, set())
+        self.let_pass(22)
+        self.make_room(name, count)
+
+    def let_pass(self, halves: int) -> None:
+        self.cluster.now_s += halves / 2
+        for name in NAMES:
+            if self.cluster.segments[name].connected and self.state(name) not in (NodeState.LOST, None):
+                self.cluster.heartbeat(name)
+        self.cluster.deliver(self.cluster.core.tick(self.now_s))
+        self.lost()
+        self.model.expire_pins(self.now_s)
+        for (rank, block_hash), asked_s in self.checked_s.items():
+            row = self.model.rows.get(block_hash)
+            if row and rank in row.doubts and asked_s + 30 <= self.now_s:
+                self.model.drop(block_hash, rank, self.now_s)
+                self.checked_s[rank, block_hash] = self.now_s
+
+    @rule(name=names, count=st.integers(1, 6))
+    def need(self, name: str, count: int) -> None:
+        if self.reports(name):
+            self.make_room(name, count)
+
+    def make_room(self, name: str, count: int) -> None:
+        victims = self.cluster.need(name, count)
+        copies = dropped(victims.drops)
+        assert victims.freed_bytes == len(copies) * BLOCK_BYTES
+        waiting = {h for h in self.model.rows if 60 <= self.now_s - self.model.rows[h].unready_since_s < 61}
+        peeled = False
+        for block_hash in dict.fromkeys(h for _, h, _ in copies):
+            leaves = self.model.evictable(name, self.now_s)
+            firm = [h for h in leaves if self.model.rows[h].soft_s <= self.now_s]
+            peeled = peeled or block_hash not in leaves
+            if peeled:
+                break
+            if firm:
+                best = min(self.model.order(h, self.now_s) for h in firm)
+                assert waiting or self.model.order(block_hash, self.now_s) == best, "not the oldest leaf"
+            self.model.lift(block_hash)
+            self.model.remove([block_hash], self.now_s)
+        gone = [h for h in self.model.rows if self.table.rows.get(h) == NO_ROW]
+        assert not gone or self.chained
+        self.expect_peeled(name, gone)
+        if len(copies) < count:
+            assert not self.model.evictable(name, self.now_s), "a leaf was left while a put was in need"
+        if not gone:
+            assert len(copies) <= count + WORLD - 1, "more than was wanted"
+
+    def expect_peeled(self, name: str, gone: list[bytes]) -> None:
+        """Subtrees that hung on rows of the asking segment, whole, and with nothing protected in them."""
+        for block_hash in sorted(gone, key=lambda h: -POSITIONS[h]):
+            row = self.model.rows[block_hash]
+            assert not row.copies or not self.model.protected(block_hash, self.now_s)
+            assert set(self.model.subtree(block_hash)) <= {block_hash}, "a row went before what hangs on it"
+            self.model.lift(block_hash)
+            del self.model.rows[block_hash]
+        self.model.settle(self.now_s)
+
+    # ------------------------------------------------------------ agreement
+
+    @invariant()
+    def agrees(self) -> None:
+        self.cluster.core.validate()
+        table = self.table
+        assert {h for h, _ in table.rows.items()} == set(self.model.rows)
+        for block_hash, row in self.model.rows.items():
+            number = table.rows.get(block_hash)
+            assert table.ready[number] == self.model.ready(block_hash)
+            places = {rank: table.place(number, rank) for rank in table.ranks_of(number)}
+            names_of = self.cluster.core._nodes.names
+            assert {
+                rank: (names_of[place.segment], (place.slot, place.generation))
+                for rank, place in places.items()
+            } == {
+                rank: (self.cluster.segments[name].info.segment, slot)
+                for rank, (name, slot) in row.copies.items()
+            }
+            assert table.last_use_s[number] == row.last_use_s
+            assert table.unready_since_s[number] == row.unready_since_s
+            assert table.leased_until_s[number] == row.lease_s
+
+    def teardown(self) -> None:
+        """Once everybody has spoken, index and nodes agree on every slot."""
+        for name in NAMES:
+            if self.cluster.segments[name].connected and self.usable(name):
+                if name in self.unnamed:
+                    self.cluster.report(name, InventoryEnd())
+                self.cluster.report(name)
+                self.cluster.report(name)
+        table = self.table
+        for name in NAMES:
+            if not (self.cluster.segments[name].connected and self.usable(name)):
+                continue
+            segment = self.cluster.segments[name]
+            node = self.cluster.core._nodes.get(segment.info.segment)
+            assert node is not None
+            indexed = {
+                (rank, h, (place.slot, place.generation))
+                for h, row in table.rows.items()
+                for rank in table.ranks_of(row)
+                if (place := table.place(row, rank)).segment == node.index
+            }
+            assert indexed == {(rank, h, slot) for (rank, h), slots in segment.held.items() for slot in slots}
+
+
+class ChainedMachine(IndexMachine):
+    """Chained keyspaces: match and locate."""
+
+    @rule(which=st.integers(0, 2), length=st.integers(1, 5), lease_ms=leases_ms)
+    def match(self, which: int, length: int, lease_ms: int) -> None:
+        first, hashes = (64, LATER[1 : 1 + length]) if which == 2 else (0, CHAINS[which][:length])
+        reply = self.cluster.ask(Match(self.keyspace, [(first, join_hashes(hashes))], lease_ms))
+        assert isinstance(reply, Matched)
+        ready = 0
+        while (
+            ready < len(hashes)
+            and self.model.ready(hashes[ready])
+            and self.model.live(hashes[ready], self.usable)
+        ):
+            ready += 1
+        assert reply.ready == [ready]
+        if ready:
+            row = self.model.rows[hashes[ready - 1]]
+            row.lease_s = max(row.lease_s, self.now_s + lease_ms / 1000)
+            self.locate(first, hashes[:ready])
+
+    def locate(self, first: int, hashes: list[bytes]) -> None:
+        run = RunSlice(hashes[-1], first, len(hashes))
+        for rank in range(WORLD):
+            reply = self.cluster.ask(Locate(self.keyspace, rank, [run]))
+            assert isinstance(reply, Located)
+            slots = [self.model.rows[h].copies[rank][1] for h in hashes]
+            assert u64s(reply.generations).tolist() == [generation for _, generation in slots]
+
+
+class FlatMachine(IndexMachine):
+    """Flat keyspaces: presence."""
+
+    chained = False
+
+    @rule(hashes=st.lists(blocks, min_size=1, max_size=4, unique=True), rank=st.integers(-1, WORLD - 1))
+    def presence(self, hashes: list[bytes], rank: int) -> None:
+        reply = self.cluster.ask(Presence(self.keyspace, join_hashes(hashes), rank, 2700))
+        assert isinstance(reply, Present)
+        for block_hash, bit in zip(hashes, reply.bits, strict=True):
+            row = self.model.rows.get(block_hash)
+            wanted = range(WORLD) if rank < 0 else (rank,)
+            there = row is not None and all(
+                other in row.copies and other not in row.doubts and self.usable(row.copies[other][0])
+                for other in wanted
+            )
+            assert bit == there
+            if row and there:
+                row.soft_s = max(row.soft_s, self.now_s + 2.7)
+
+
+run_settings = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=150 * SOAK,
+    stateful_step_count=60,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate],  # shrinking takes minutes; the failing steps are short enough to read
+    report_multiple_bugs=False,
+)
+TestChained = ChainedMachine.TestCase
+TestChained.settings = run_settings
+TestFlat = FlatMachine.TestCase
+TestFlat.settings = run_settings
