@@ -23,6 +23,7 @@ from moonpool.schemas.messages import (
     Hello,
     Keyspaces,
     ListKeyspaces,
+    NodeState,
     Pin,
     Remove,
     Removed,
@@ -297,10 +298,11 @@ class StoreClient:
             return self._master.ask(request, Keyspaces, self._deadline_s(timeout_s)).specs
 
     def list_objects(self, spec: KeyspaceSpec, *, timeout_s: float | None = None) -> list[Listed]:
-        """Everything that the nodes hold of a keyspace. For people and scripts: it looks at every slot."""
+        """Everything that nodes within reach hold of a keyspace. For people and scripts: it looks at every slot."""
         with self._gate:
             deadline_s = self._deadline_s(timeout_s)
-            nodes = [entry.info for entry in self._nodes.cluster_map(deadline_s).nodes]
+            entries = self._nodes.cluster_map(deadline_s).nodes
+            nodes = [entry.info for entry in entries if entry.state <= NodeState.LIVE]
             digest, hello = spec.digest(), self._hello
             return list(list_keyspace(nodes, hello, digest, spec.hash_bytes, deadline_s))
 

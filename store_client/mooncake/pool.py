@@ -50,10 +50,10 @@ class Pool:
         self._nodes: dict[bytes, NodeInfo] = {}
 
     def close(self) -> None:
-        """Ends the segments that this process contributes, then the client."""
-        self.segments.close()
+        """Ends the client, then the segments that this process contributes."""
         self.devices.close()
         self.client.close()
+        self.segments.close()
 
     # ------------------------------------------------------------ reading
 

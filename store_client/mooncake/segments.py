@@ -41,6 +41,7 @@ class Segments:
             "--size": str(size_bytes),
             "--run-dir": self._settings.run_dir,
             "--name": name,
+            "--log-level": "WARNING",  # its lines appear among those of the program
         }
         if folder is not None:
             flags["--segment-dir"] = str(folder)

@@ -27,8 +27,11 @@ def main() -> int:
         )
     parser.add_argument("--ready-file", default="", help="gets the node's addresses as JSON once it serves")
     parser.add_argument("--forget", action="store_true", help="remove the segment at the end")
+    parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
     flags = vars(parser.parse_args())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=flags.pop("log_level"), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     ready_file, forget = flags.pop("ready_file"), flags.pop("forget")
     try:
         run_node(NodeSettings(**flags), ready_file, forget=forget)
