@@ -129,10 +129,10 @@ class Nodes:
         lost: list[Node] = []
         for node in self._nodes.values():
             silent_s = now_s - node.heard_s
-            if node.state in READABLE and silent_s > self._suspect_after_s and self._suspect(node, now_s):
-                lost.append(node)
-            elif node.state is NodeState.SUSPECT and silent_s > self._lost_after_s:
+            if node.state is NodeState.SUSPECT and silent_s > self._lost_after_s:
                 self._lose(node)
+                lost.append(node)
+            elif node.state in READABLE and silent_s > self._suspect_after_s and self._suspect(node, now_s):
                 lost.append(node)
         return lost
 
