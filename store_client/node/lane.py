@@ -53,10 +53,10 @@ FRAME_BYTES_MAX = 2 << 20
 HANDSHAKE_S = 5.0
 STALL_S = 30.0
 IDLE_S = 600.0
-BYTES_MAX = 1 << 30
-"""Payload of one exchange."""
+BYTES_MAX = 8 << 30
+"""Payload of one exchange: a run of large blocks."""
 
-BYTES_A_SECOND_MIN = 1 << 20
+BYTES_A_SECOND_MIN = 8 << 20
 """A peer that is slower than this over a whole exchange is closed: its slots are not its own."""
 
 SCRAP_BYTES = 1 << 20

@@ -34,6 +34,7 @@ class Segment:
         self.adopted = adopted
         self.buffer = buffer
         self._fd = fd
+        self._short = False
 
     def reserve_headers(self, page: int, slots: int) -> bool:
         """Allocates the memory of a page's headers; idempotent."""
@@ -42,8 +43,11 @@ class Segment:
         try:
             os.posix_fallocate(self._fd, start, slots * HEADER_BYTES)
         except OSError as error:
-            logger.error("no memory for the headers of page %d: %s", page, error.strerror)
+            if not self._short:  # said once, not for every put that is refused because of it
+                logger.error("no memory for the headers of page %d: %s", page, error.strerror)
+            self._short = True
             return False
+        self._short = False
         return True
 
     def prefault(self, progress: Callable[[int, int], None]) -> None:
@@ -93,7 +97,10 @@ def open_segment(
 
 def _adopt(path: Path, name: str, layout: Layout) -> Segment | None:
     """The segment in a file, locked, or None where it is no good. Raises ConfigError where another node has it."""
-    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigError(source="settings", field="name", problem=f"{path}: {error.strerror}") from error
     try:
         status = os.fstat(fd)
         if status.st_uid != os.getuid():

@@ -79,8 +79,9 @@ class Sessions:
     def _close(self, session: int) -> None:
         entry = self._sessions.pop(session)
         os.close(entry.fd)
-        with contextlib.suppress(OSError):
-            os.unlink(entry.lock_path)
+        if entry.lock_path.endswith(".lock"):
+            with contextlib.suppress(OSError):
+                os.unlink(entry.lock_path)
 
 
 def _open_lock(path: str) -> int:

@@ -304,7 +304,7 @@ def item_with(lengths: bytes, count: int = 1) -> BeginItem:
 @pytest.mark.parametrize(
     "sent",
     [
-        encode(LaneWrite(1, item_with(pack_u64([1 << 32])))),
+        encode(LaneWrite(1, item_with(pack_u64([1 << 34])))),
         encode(LaneWrite(1, item_with(pack_u64([(1 << 64) - 1, (1 << 64) - 1]), 2))),
         encode(LaneWrite(1, item_with(b"123"))),
         encode(LaneWrite(1, item_with(pack_u64([0] * 10_000), 10_000))),
@@ -419,7 +419,7 @@ def teardown_module() -> None:
 
 def test_too_large_an_exchange_is_refused_by_name(served: Served) -> None:
     served.core.register(OBJECTS)
-    item = BeginItem(OBJECTS.digest(), 0, 0, b"", bytes(32), pack_u64([1 << 29, (1 << 29) + 1]))
+    item = BeginItem(OBJECTS.digest(), 0, 0, b"", bytes(32), pack_u64([1 << 32, (1 << 32) + 1]))
     with LanePeer(served.port) as peer:
         peer.send(LaneWrite(9, item))
         assert code(peer.reply()) is TooLarge
