@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from support.soak import stateful_settings
+from support.stateful import stateful_settings
 
 from moonpool.schemas.errors import InternalError
 from moonpool.store_client.node.allocator import Allocator

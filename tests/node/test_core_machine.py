@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.node_sink import IndexSink
-from support.soak import stateful_settings
+from support.stateful import stateful_settings
 
 from moonpool.schemas.header import SlotState
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind, objects_keyspace

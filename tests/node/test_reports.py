@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.node_sink import IndexSink
-from support.soak import stateful_settings
+from support.stateful import stateful_settings
 
 from moonpool.schemas.errors import Unavailable
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
