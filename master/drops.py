@@ -36,14 +36,26 @@ class DropBatch:
         self, segment: int, keyspace: bytes, rank: int, block_hash: bytes, slot: int, generation: int
     ) -> None:
         """One copy is to go."""
+        self.add_row(segment, keyspace, block_hash, [rank], [slot], [generation])
+
+    def add_row(
+        self,
+        segment: int,
+        keyspace: bytes,
+        block_hash: bytes,
+        ranks: list[int],
+        slots: list[int],
+        generations: list[int],
+    ) -> None:
+        """Copies of one block on one segment are to go."""
         lists = self._lists.setdefault(segment, [])
-        if not lists or lists[-1][0] != keyspace or len(lists[-1][1].ranks) == LOCATIONS_A_LIST:
+        if not lists or lists[-1][0] != keyspace or len(lists[-1][1].ranks) >= LOCATIONS_A_LIST:
             lists.append((keyspace, _Locations()))
         locations = lists[-1][1]
-        locations.ranks.append(rank)
-        locations.hashes.append(block_hash)
-        locations.slots.append(slot)
-        locations.generations.append(generation)
+        locations.ranks += ranks
+        locations.hashes += [block_hash] * len(ranks)
+        locations.slots += slots
+        locations.generations += generations
 
     def take(self, segment: int) -> list[DropList]:
         """Removes and returns what one segment has to drop."""

@@ -120,8 +120,12 @@ def _located(table: Table, rank: int, rows: I64, step: Step) -> Located:
     names: list[bytes] = []
     if len(there):
         cells = rows[there] * table.world + rank
-        segments, which[there] = np.unique(view(table.which)[cells], return_inverse=True)
-        names = [step.names[segment] for segment in segments.tolist()]
+        segments = view(table.which)[cells]
+        if (segments == segments[0]).all():  # the usual case, and much cheaper than sorting
+            names = [step.names[segments[0]]]
+        else:
+            distinct, which[there] = np.unique(segments, return_inverse=True)
+            names = [step.names[segment] for segment in distinct.tolist()]
         slots[there] = view(table.slots)[cells]
         generations[there] = view(table.generations)[cells]
         fixed = table.spec.shard_bytes[rank]

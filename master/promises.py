@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from moonpool.master.eviction import tick_after, tick_of
@@ -13,7 +13,7 @@ Key = tuple[bytes, int, bytes]
 
 
 class Promise(NamedTuple):
-    """Bytes that are expected on a segment, until then."""
+    """Bytes of one block that are expected on a segment, until then."""
 
     until_s: float
     segment: int
@@ -26,7 +26,7 @@ class Promises:
     def __init__(self, limit: int = PROMISES_MAX) -> None:
         self._limit = limit
         self._held: dict[Key, Promise] = {}
-        self._ends: dict[int, deque[Key]] = {}  # tick -> keys that may end then
+        self._ends: dict[int, list[Key]] = {}  # tick -> keys that may end then
         self.bytes_on: dict[int, int] = {}  # segment -> promised bytes
 
     def __len__(self) -> int:
@@ -37,20 +37,18 @@ class Promises:
         promise = self._held.get(key)
         return promise is not None and promise.until_s > now_s
 
-    def full(self) -> bool:
-        """Whether no more may be given."""
-        return len(self._held) >= self._limit
+    def room(self) -> int:
+        """How many more may be given."""
+        return self._limit - len(self._held)
 
-    def give(self, key: Key, promise: Promise) -> None:
-        """Gives one that nobody holds."""
-        self.end(key)
-        self._held[key] = promise
-        self.bytes_on[promise.segment] = self.bytes_on.get(promise.segment, 0) + promise.size_bytes
-        tick = tick_after(promise.until_s)
-        keys = self._ends.get(tick)
-        if keys is None:
-            keys = self._ends[tick] = deque()
-        keys.append(key)
+    def give(self, keys: Sequence[Key], promise: Promise) -> None:
+        """The same promise for each of several keys that nobody holds."""
+        for key in keys:
+            self.end(key)  # one whose time is over, at most
+            self._held[key] = promise
+        size_bytes = len(keys) * promise.size_bytes
+        self.bytes_on[promise.segment] = self.bytes_on.get(promise.segment, 0) + size_bytes
+        self._ends.setdefault(tick_after(promise.until_s), []).extend(keys)
 
     def end(self, key: Key) -> None:
         """Committed or abandoned. One that nobody holds is no error."""

@@ -25,15 +25,15 @@ def start_item(
     if not _hangs(table, item, promises, step.now_s):
         return bytes([PutAnswer.NO_PARENT]) * len(hashes), None
     answers = bytearray(len(hashes))
+    granted: dict[tuple[bytes, int, bytes], None] = {}
     segment: int | None = None
-    until_s = step.now_s + promise_ms / 1000
     for index, row in enumerate(table.rows.get_all(hashes)):
         key = (item.keyspace, item.rank, hashes[index])
         if row != NO_ROW and table.committed[row] >> item.rank & 1:
             # While a copy is being checked nobody knows whether another one is wanted.
             answers[index] = PutAnswer.EXISTS if table.sound(row, item.rank) else PutAnswer.BUSY
             continue
-        if promises.held(key, step.now_s) or promises.full():
+        if key in granted or promises.held(key, step.now_s) or len(granted) >= promises.room():
             answers[index] = PutAnswer.BUSY
             continue
         if segment is None:
@@ -42,7 +42,10 @@ def start_item(
             answers[index] = PutAnswer.NO_NODE
             continue
         answers[index] = PutAnswer.GO
-        promises.give(key, Promise(until_s, segment, item.size_bytes))
+        granted[key] = None
+    if segment is not None:
+        until_s = step.now_s + promise_ms / 1000
+        promises.give(list(granted), Promise(until_s, segment, item.size_bytes))
     return bytes(answers), segment
 
 

@@ -9,6 +9,7 @@ the subclass has no objection. Segments are small numbers here: nodes.py gives t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -57,6 +58,7 @@ class Table(ABC):
         self.leased_until_s = self.columns.add("d")
         self.last_use_s = self.columns.add("d")
         self.unready_since_s = self.columns.add("d")
+        self._nowhere = array("H", [NO_SEGMENT] * self.world)
         self.doubted: dict[int, int] = {}  # row -> ranks whose copy was reported bad
         self.pins = Pins()
         self.copies: dict[int, int] = {}  # segment -> copies on it
@@ -156,8 +158,10 @@ class Table(ABC):
 
     def bytes_on(self, row: int, segment: int) -> int:
         """Payload bytes of the row's copies on a segment."""
-        places = [self.place(row, rank) for rank in self.ranks_of(row)]
-        return sum(place.length for place in places if place.segment == segment)
+        first = row * self.world
+        cells = enumerate(self.which[first : first + self.world])
+        sizes = self.spec.shard_bytes if self.lengths is None else self.lengths[first : first + self.world]
+        return sum(sizes[rank] for rank, other in cells if other == segment)
 
     def live(self, rows: I64, usable: Usable) -> NDArray[np.bool_]:
         """Which rows have all their copies on usable segments."""
@@ -273,10 +277,23 @@ class Table(ABC):
 
     def discard(self, row: int, now_s: float, drops: DropBatch) -> None:
         """Removes a row that nothing hangs on. Its copies are to be dropped by their nodes."""
-        for rank in list(self.ranks_of(row)):
-            place = self.place(row, rank)
-            drops.add(place.segment, self.keyspace, rank, self.hashes[row], place.slot, place.generation)
-            self._forget_copy(row, rank)
+        first, end = row * self.world, (row + 1) * self.world
+        segments = self.which[first:end].tolist()
+        slots, generations = self.slots[first:end], self.generations[first:end]
+        for segment in set(segments) - {NO_SEGMENT}:
+            ranks = [rank for rank, other in enumerate(segments) if other == segment]
+            drops.add_row(
+                segment,
+                self.keyspace,
+                self.hashes[row],
+                ranks,
+                [slots[rank] for rank in ranks],
+                [generations[rank] for rank in ranks],
+            )
+            self._count(segment, -len(ranks))
+        self.which[first:end] = self._nowhere
+        self.committed[row] = 0
+        self.doubted.pop(row, None)
         self.vacate(row, now_s)
 
     def discard_all(self, rows: list[int], now_s: float, drops: DropBatch) -> None:
@@ -289,7 +306,6 @@ class Table(ABC):
         cell = row * self.world + rank
         self._count(self.which[cell], -1)
         self.which[cell] = NO_SEGMENT
-        self.generations[cell] = 0
         self.committed[row] &= ~(1 << rank)
         self._trust(row, rank)
 
