@@ -33,8 +33,8 @@ KINDS: dict[str, type[Settings]] = {
     "connector": ConnectorSettings,
 }
 ENVIRONMENT_PREFIX = "MOONPOOL_"
-OTHER_VARIABLES = frozenset({"MOONPOOL_SOAK", "MOONPOOL_CONFIG"})
-"""Variables of ours that are no setting: the long tests, and the settings file of the CLI."""
+OTHER_VARIABLES = frozenset({"MOONPOOL_AS_MOONCAKE", "MOONPOOL_CONFIG", "MOONPOOL_SOAK"})
+"""Variables of ours that are no setting: Mooncake's module name, the CLI's settings file, the long tests."""
 COMMAND_LINE = "command line"
 FILE_BYTES_MAX = 1 << 20
 

@@ -112,6 +112,7 @@ def test_the_wheel_holds_every_file(tmp_path: Path) -> None:
         for path in sources(*PACKAGES, "benchmarks")
         if "__pycache__" not in path.parts
     }
+    wanted |= {f"moonpool/{path.name}" for path in (ROOT / "src" / "moonpool").glob("*.py")}
     wanted |= {f"moonpool/{folder}/py.typed" for folder in (*PACKAGES, "benchmarks")}
     # From a copy: setuptools leaves build/ and egg-info beside what it builds.
     tree = tmp_path / "tree"
@@ -132,4 +133,4 @@ def test_the_wheel_holds_every_file(tmp_path: Path) -> None:
     with zipfile.ZipFile(next(tmp_path.glob("moonpool-*.whl"))) as wheel:
         held = set(wheel.namelist())
     assert wanted - held == set()
-    assert {name for name in held if name.endswith(".py")} <= wanted | {"moonpool/__init__.py"}
+    assert {name for name in held if name.endswith(".py")} <= wanted

@@ -37,12 +37,16 @@ def engine_options(model: Path, connector: dict[str, Any] | None) -> dict[str, A
 
 
 def engine_environment() -> dict[str, str]:
-    """This environment, set for a small engine on this machine's processors."""
-    cores = ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
+    """This environment, set for a small engine on this machine's processors.
+
+    One core is left to the rest of the machine: OpenMP's threads wait for each other some thousand times a second, and
+    a single one that has to share its core holds up all.
+    """
+    threads = max(1, len(os.sched_getaffinity(0)) - 1)
     return os.environ | {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-        "VLLM_CPU_OMP_THREADS_BIND": cores,
+        "OMP_NUM_THREADS": str(threads),
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",

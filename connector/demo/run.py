@@ -24,7 +24,7 @@ from moonpool.connector.demo.pool import DemoPool
 from moonpool.connector.demo.rows import Row
 from moonpool.schemas.errors import ConfigError
 
-ANSWER_TOKENS = 32
+ANSWER_TOKENS = 24
 POOL_ENGINES = ("engine-1", "engine-2")
 NEEDED = ("vllm", "gguf", "accelerate")
 

@@ -9,7 +9,7 @@ import docs_tables
 import pytest
 import typer.main
 
-from moonpool.schemas.config_load import KINDS
+from moonpool.schemas.config_load import KINDS, OTHER_VARIABLES
 from moonpool.schemas.errors import CODES
 from moonpool.store_client.cli.main import app
 
@@ -55,6 +55,7 @@ def test_every_setting_flag_and_error_is_documented() -> None:
         for name, field in model.model_fields.items():
             assert f"| `{name}` |" in settings
             assert field.description
+    assert all(f"`{variable}`" in settings for variable in OTHER_VARIABLES)
     for words, command in docs_tables.leaf_commands("moonpool", typer.main.get_command(app)):
         section = cli.split(f"### {words}\n")[1].split("###")[0]
         for parameter in command.params:
