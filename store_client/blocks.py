@@ -158,7 +158,7 @@ class Blocks:
 
 
 def _check_hashes(spec: KeyspaceSpec, hashes: Sequence[bytes]) -> None:
-    if any(len(block_hash) != spec.hash_bytes for block_hash in hashes):
+    if not set(map(len, hashes)) <= {spec.hash_bytes}:
         raise InvalidParams(field="hashes", value="another size", allowed=f"{spec.hash_bytes} bytes each")
 
 

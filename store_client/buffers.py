@@ -28,6 +28,8 @@ class Memory:
 
 def memory_of(buffer: Buffer, *, writable: bool, what: str = "buffer") -> Memory:
     """The memory of any Buffer. Raises InvalidParams, naming `what`, where it can't be used."""
+    if isinstance(buffer, bytes) and buffer and not writable:
+        return Memory(address_of(np.frombuffer(buffer, dtype=np.uint8)), len(buffer), buffer)
     if isinstance(buffer, tuple):
         return _of_pair(buffer, what)
     if hasattr(buffer, "data_ptr") and hasattr(buffer, "element_size"):

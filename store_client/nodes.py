@@ -76,12 +76,16 @@ class Nodes:
         link = self._links.get(segment)
         if link is not None and not link.failed:
             return link
-        with self._refreshing:
+        if not self._refreshing.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
+            return link
+        try:
             if self._closed:
                 return None
             if segment not in self._infos or link is not None:
                 self._refresh(deadline_s)
             return self._link(segment)
+        finally:
+            self._refreshing.release()
 
     def cluster_map(self, deadline_s: float) -> ClusterMap:
         """Asks the master. Raises what that raises."""

@@ -38,6 +38,10 @@ BATCH_BYTES = 32 << 20
 """Of one WriteBatch: small enough to be spread over lanes and to fit staging memory."""
 
 BATCH_BLOCKS = 4096
+PARTS_PER_CALL = 8192
+BLOCKS_PER_CALL = 65536
+"""Of one PutStart: what the master takes."""
+
 ABANDON_TIMEOUT_S = 0.25
 """Promises expire by themselves; giving them back early is a courtesy that must not cost much."""
 
@@ -108,9 +112,12 @@ class Putter:
 
     def put(self, parts: Sequence[PutPart], deadline_s: float) -> list[U8]:
         """A Status array a part. Raises nothing: an unreachable master or node gives FAILED."""
+        blocks = np.array([len(part.hashes) for part in parts], dtype=np.uint64)
+        groups = batches_of(blocks, PARTS_PER_CALL, BLOCKS_PER_CALL)
+        return [status for group in groups for status in self._put(parts[group], deadline_s)]
+
+    def _put(self, parts: Sequence[PutPart], deadline_s: float) -> list[U8]:
         statuses = [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
-        if not parts:
-            return statuses
         try:
             request = PutStart([part.item() for part in parts])
             started = self._master.ask(request, PutStarted, deadline_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 
 class Workers:
@@ -13,10 +13,13 @@ class Workers:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
 
     def run(self, tasks: Sequence[Callable[[], None]]) -> None:
-        """Does all tasks, the first one in this thread, and returns when the last one is done. Tasks raise nothing."""
+        """Does all tasks, the first one in this thread, and returns when the last one is done, even if one raises."""
         others = [self._pool.submit(task) for task in tasks[1:]]
-        for task in tasks[:1]:
-            task()
+        try:
+            for task in tasks[:1]:
+                task()
+        finally:
+            wait(others)  # whatever happens: they write into the caller's memory
         for other in others:
             other.result()
 

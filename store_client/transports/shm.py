@@ -199,7 +199,9 @@ class ShmTransport:
             if not isinstance(committed, Committed) or len(committed.statuses) != 1:
                 raise TransferFailed(peer=self._node.address, reason=f"{type(committed).__name__} to Commit")
             outcome = np.frombuffer(committed.statuses[0], dtype=np.uint8)
-            statuses[go] = outcome[go] if len(outcome) == len(statuses) else outcome
+            if len(outcome) != len(statuses):
+                raise TransferFailed(peer=self._node.address, reason="Committed of another size")
+            statuses[go] = outcome[go]
         return statuses
 
     def _fill(self, group: Sequence[WriteBatch], granted: Granted, go: NDArray[np.intp]) -> None:

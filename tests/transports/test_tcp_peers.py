@@ -1,0 +1,238 @@
+"""The tcp transport against nodes that misbehave: bare sockets that say what a test wants."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+
+import numpy as np
+import pytest
+from transports.memory_transport import batch_of, scattered
+
+from moonpool.schemas.framing import PREFIX, PROTOCOL_VERSION, encode_frame
+from moonpool.schemas.header import HEADER_DTYPE, SlotState, keyspace_word, word_of
+from moonpool.schemas.messages import Hello, LaneData, NodeInfo, Status, Welcome, encode
+from moonpool.store_client.transports.tcp import TcpTransport
+
+SIZE = 1000
+Serve = Callable[[socket.socket], None]
+
+
+class BadNode:
+    """Serves each connection with the next of the functions (the last one from then on), after the handshake."""
+
+    def __init__(self, *serve: Serve) -> None:
+        self._serve = list(serve)
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            serve = self._serve[min(self.connections, len(self._serve) - 1)]
+            self.connections += 1
+            thread = threading.Thread(target=self._run, args=(sock, serve))
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self, sock: socket.socket, serve: Serve) -> None:
+        with sock:
+            sock.settimeout(5)
+            read_frame(sock)
+            sock.sendall(encode_frame(1, encode(Welcome(PROTOCOL_VERSION, "node", 0, 1 << 20))))
+            with suppress(OSError, EOFError):
+                serve(sock)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+
+
+def read_frame(sock: socket.socket) -> bytes:
+    def take(count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            part = sock.recv(count - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    length, _ = PREFIX.unpack(take(PREFIX.size))
+    return take(length - 4)
+
+
+def header(**fields: object) -> bytes:
+    row = np.zeros(1, dtype=HEADER_DTYPE)
+    row["word"] = word_of(SlotState.COMMITTED, 1)
+    row["keyspace"] = keyspace_word(bytes(16))
+    row["length"] = SIZE
+    for name, value in fields.items():
+        row[name] = value
+    return row.tobytes()
+
+
+def answer(payload: bytes = b"p" * SIZE, trailer: bytes = b"", repeat: bool = True) -> Serve:
+    def serve(sock: socket.socket) -> None:
+        while True:
+            read_frame(sock)
+            body = encode(LaneData(bytes([Status.OK])))
+            sock.sendall(encode_frame(1, body) + payload + (trailer or header()))
+            if not repeat:
+                return
+
+    return serve
+
+
+def silent(sock: socket.socket) -> None:
+    read_frame(sock)
+    sock.recv(1)  # until the other side gives up
+
+
+@pytest.fixture
+def node() -> Iterator[Callable[..., tuple[BadNode, TcpTransport]]]:
+    with ExitStack() as stack:
+
+        def make(*serve: Serve, lanes: int = 1) -> tuple[BadNode, TcpTransport]:
+            bad = BadNode(*serve)
+            stack.callback(bad.close)
+            info = NodeInfo(
+                node="bad",
+                segment=bytes(16),
+                host="",
+                rpc_address="",
+                data_address=bad.address,
+                unix_path="",
+                segment_path="",
+                capacity_bytes=1 << 30,
+                page_bytes=1 << 20,
+            )
+            hello = Hello(PROTOCOL_VERSION, "data", "test")
+            transport = TcpTransport(info, hello, lanes, lambda keyspace: None)
+            stack.callback(transport.close)
+            return bad, transport
+
+        yield make
+
+
+def read(transport: TcpTransport, timeout_s: float = 5.0, memory: np.ndarray | None = None) -> int:
+    memory = np.zeros(SIZE, dtype=np.uint8) if memory is None else memory
+    batch = batch_of([0], scattered(memory, 1, 1, SIZE))
+    return int(transport.read(batch, time.monotonic() + timeout_s)[0])
+
+
+def test_a_good_answer_is_taken(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
+    bad, transport = node(answer())
+    memory = np.zeros(SIZE, dtype=np.uint8)
+    assert [read(transport, memory=memory) for _ in range(3)] == [Status.OK] * 3
+    assert memory.tobytes() == b"p" * SIZE
+    assert bad.connections == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"word": word_of(SlotState.COMMITTED, 2)},
+        {"word": word_of(SlotState.WRITING, 1)},
+        {"word": word_of(SlotState.FREE, 1)},
+        {"keyspace": 5},
+        {"rank": 1},
+        {"block_hash": b"x" * 32},
+        {"length": SIZE - 1},
+    ],
+    ids=str,
+)
+def test_a_header_that_says_anything_else_is_a_miss(
+    node: Callable[..., tuple[BadNode, TcpTransport]], fields: dict[str, object]
+) -> None:
+    _, transport = node(answer(trailer=header(**fields)))
+    assert read(transport) == Status.MISSING
+
+
+def test_another_checksum_is_corrupt(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
+    _, transport = node(answer(trailer=header(checksum=12345)))
+    assert read(transport) == Status.CORRUPT
+
+
+def test_an_idle_lane_that_was_closed_is_replaced(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
+    bad, transport = node(answer(repeat=False))
+    for _ in range(3):
+        assert read(transport) == Status.OK
+        time.sleep(0.05)
+    assert bad.connections == 3
+
+
+@pytest.mark.parametrize(
+    "serve",
+    [
+        lambda sock: None,
+        lambda sock: sock.sendall(b"\xff" * 100),
+        lambda sock: sock.sendall(encode_frame(1, b"\xc1 no message")),
+        lambda sock: sock.sendall(encode_frame(1, encode(LaneData(b"\0\0\0")))),
+        lambda sock: sock.sendall(encode_frame(1, encode(Welcome(1, "node", 0, 1)))),
+        lambda sock: sock.sendall(encode_frame(1, encode(LaneData(b"\0"))) + b"half"),
+    ],
+    ids=["closes", "noise", "no message", "another count", "another answer", "half a payload"],
+)
+def test_nonsense_fails_and_is_left(node: Callable[..., tuple[BadNode, TcpTransport]], serve: Serve) -> None:
+    def bad_once(sock: socket.socket) -> None:
+        read_frame(sock)
+        serve(sock)
+
+    bad, transport = node(bad_once, answer())
+    assert read(transport) == Status.FAILED
+    assert read(transport) == Status.OK
+    assert bad.connections == 2
+
+
+def test_silence_costs_one_deadline(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
+    bad, transport = node(silent, answer())
+    start_s = time.monotonic()
+    assert read(transport, timeout_s=0.2) == Status.FAILED
+    assert 0.15 < time.monotonic() - start_s < 1.5
+    assert read(transport) == Status.OK
+    assert bad.connections == 2
+
+
+def test_one_lane_that_fails_leaves_the_others(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
+    """Two large objects go over two lanes; the first connection breaks."""
+    size = 2 << 20
+
+    def good(sock: socket.socket) -> None:
+        read_frame(sock)
+        frame = encode_frame(1, encode(LaneData(bytes([Status.OK]))))
+        sock.sendall(frame + b"p" * size + header(length=size))
+        sock.recv(1)
+
+    def breaks(sock: socket.socket) -> None:
+        read_frame(sock)
+
+    _, transport = node(breaks, good, lanes=2)
+    memory = np.zeros(2 * size, dtype=np.uint8)
+    batch = batch_of([0, 1], scattered(memory, 2, 1, size))
+    statuses = transport.read(batch, time.monotonic() + 5)
+    assert sorted(statuses.tolist()) == [Status.OK, Status.FAILED]
+
+
+def test_close_ends_a_read_under_way(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
+    _, transport = node(silent)
+    outcome: list[int] = []
+    thread = threading.Thread(target=lambda: outcome.append(read(transport, timeout_s=20)))
+    thread.start()
+    time.sleep(0.2)
+    start_s = time.monotonic()
+    transport.close()
+    thread.join()
+    assert time.monotonic() - start_s < 2
+    assert outcome == [Status.FAILED]
