@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from moonpool.schemas.errors import DeadlineExceeded, RpcFailed
+from moonpool.schemas.errors import RpcFailed
 from moonpool.store_client.children import start_child, stop_child
 
-START_TIMEOUT_S = 300.0
-ANSWER_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 600.0
+ANSWER_TIMEOUT_S = 300.0
 BLOCK_TOKENS = 32
 LOG_TAIL_BYTES = 1500
 
@@ -71,7 +71,7 @@ class EngineProcess:
             )
 
     def wait_ready(self) -> None:
-        """Returns when the model is loaded. Raises RpcFailed or DeadlineExceeded with the log's end."""
+        """Returns when the model is loaded. Raises RpcFailed with the end of its log."""
         self.block_tokens = self._read("its start", START_TIMEOUT_S)["block_tokens"]
 
     def generate(self, messages: list[dict[str, str]], max_tokens: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class EngineProcess:
         assert pipe is not None
         # The worker writes whole lines and one at a time, so nothing waits in Python's buffer when select is asked.
         if not select.select([pipe], [], [], timeout_s)[0]:
-            raise DeadlineExceeded(peer=self.name, what=what, timeout_s=timeout_s)
+            raise self._failed(f"no answer to {what} within {timeout_s:g} s")
         line = pipe.readline()
         if not line:
             raise self._failed("its process ended")

@@ -34,7 +34,7 @@ _BRANCHES: tuple[tuple[type[MoonpoolError], int, str], ...] = (
     (
         errors.Unreachable,
         UNREACHABLE,
-        "Is it running? `moonpool serve` starts a master and a node here; --master or MOONPOOL_MASTER names another.",
+        "A master or a node? `moonpool serve` starts both here; --master or MOONPOOL_MASTER names another.",
     ),
     (errors.Miss, NOT_THERE, "It may have been evicted: put it again."),
     (errors.Refused, REFUSED, "`moonpool status` shows the nodes and how full they are."),
