@@ -16,7 +16,7 @@ from math import gcd
 from typing import Any
 
 from moonpool.connector.groups import Group, GroupKind, GroupPlan
-from moonpool.connector.worker_half import Place
+from moonpool.connector.mover import Place
 
 UNSTABLE_ROPE = frozenset({"longrope", "su", "dynamic"})
 """Rope types whose keys depend on the engine's longest sequence."""

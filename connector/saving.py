@@ -85,15 +85,12 @@ class SavePlanner:
         return bool(self._jobs or self._drafts)
 
     def note_ready(self, tracked: Tracked, ready: Sequence[int | Sequence[bool]], now_s: float) -> None:
-        """The pool says that these blocks are there: they needn't be offered."""
+        """The pool says which blocks are there: those needn't be offered, whatever was seen of the others."""
         for group, digest, found in zip(self._plan.groups, tracked.digests, ready, strict=True):
             chain = self._plan.chain(group, tracked.request.block_hashes)
-            if isinstance(found, int):
-                self.seen.add((digest + block for block in chain[:found]), now_s)
-            else:
-                self.seen.add(
-                    (digest + block for block, bit in zip(chain, found, strict=False) if bit), now_s
-                )
+            bits = [at < found for at in range(len(chain))] if isinstance(found, int) else found
+            self.seen.discard(digest + block for block, bit in zip(chain, bits, strict=False) if not bit)
+            self.seen.add((digest + block for block, bit in zip(chain, bits, strict=False) if bit), now_s)
 
     def draft(
         self, tracked: Tracked, table: BlockTable, computed_tokens: int, now_s: float

@@ -45,9 +45,6 @@ lock from them by stepping as fast as it can."""
 log = logging.getLogger(__name__)
 
 plugin.register()  # MultiConnector finds a class by name only
-if not logging.getLogger("moonpool").handlers:  # our words go where vLLM's go
-    logging.getLogger("moonpool").handlers = list(logging.getLogger("vllm").handlers)
-    logging.getLogger("moonpool").setLevel(logging.getLogger("vllm").level)
 
 
 @dataclass
@@ -74,6 +71,7 @@ class MoonpoolStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
+        _log_as_vllm()
         config = vllm_config.kv_transfer_config
         self._settings, self._client_settings = read_extra_config(config.kv_connector_extra_config or {})
         self._plan = group_plan(vllm_config, kv_cache_config)
@@ -307,3 +305,12 @@ def _client(settings: ClientSettings, copier: DeviceCopier | None = None) -> Poo
 def _whole_loads_can_fail() -> bool:
     """Whether vLLM can be told that a load failed as a whole. Where it can, it shows exact block tables, too."""
     return hasattr(base, "KVConnectorTransferResults")
+
+
+def _log_as_vllm() -> None:
+    """Our words go where vLLM's go, unless somebody has set up another place for them."""
+    ours, theirs = logging.getLogger("moonpool"), logging.getLogger("vllm")
+    if not ours.handlers and theirs.handlers:
+        ours.handlers = list(theirs.handlers)
+        ours.setLevel(theirs.level)
+        ours.propagate = False

@@ -16,9 +16,10 @@ from moonpool.connector.engine_facts import Parallel, place_of
 from moonpool.connector.fingerprint import files_digest, live_digest, model_folder
 from moonpool.connector.groups import GroupPlan
 from moonpool.connector.layout import GroupLayout
+from moonpool.connector.mover import Place
 from moonpool.connector.pool_client import PoolClient
 from moonpool.connector.records import RankFacts
-from moonpool.connector.worker_half import Fence, Place, WorkerHalf
+from moonpool.connector.worker_half import Fence, WorkerHalf
 from moonpool.schemas.config import ConnectorSettings
 from moonpool.store_client.copiers.base import DeviceCopier
 

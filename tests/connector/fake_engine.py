@@ -20,10 +20,11 @@ from moonpool.connector.groups import Group, GroupKind, GroupPlan
 from moonpool.connector.identity import Identity
 from moonpool.connector.layout import GroupLayout, TensorView
 from moonpool.connector.lookups import PoolLookups
+from moonpool.connector.mover import Place
 from moonpool.connector.records import RankFacts, WorkerReport
 from moonpool.connector.scheduler_half import SchedulerHalf
 from moonpool.connector.tracked import Roles, StepView
-from moonpool.connector.worker_half import Place, WorkerHalf
+from moonpool.connector.worker_half import WorkerHalf
 from moonpool.schemas.clock import FakeClock
 from moonpool.schemas.config import ConnectorSettings
 
