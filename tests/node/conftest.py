@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.lane_server import Served
 
 
 @pytest.fixture
@@ -16,3 +17,12 @@ def shm() -> Iterator[Path]:
     folder = tempfile.mkdtemp(prefix="moonpool-test-", dir="/dev/shm")
     yield Path(folder)
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served()
+    yield made
+    made.server.close()
+    made.core.validate()
+    assert not made.core.slots.writing.any()

@@ -1,0 +1,77 @@
+"""The data port over plain memory, in the test's own process."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from concurrent.futures import Future
+
+import numpy as np
+
+from moonpool.schemas.errors import (
+    CODES,
+)
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind, objects_keyspace
+from moonpool.schemas.messages import (
+    BeginItem,
+    Failed,
+    Granted,
+    Message,
+)
+from moonpool.schemas.packed import pack_u64
+from moonpool.store_client.node.core import NodeCore
+from moonpool.store_client.node.lane import LaneHooks
+from moonpool.store_client.node.lanes import LaneServer
+from moonpool.store_client.node.layout import Layout
+from moonpool.store_client.node.memory import HeapMemory
+from support.node_sink import IndexSink
+
+SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="model", shard_bytes=(40_000,))
+
+OBJECTS = objects_keyspace()
+PAGE = 1 << 20
+
+
+class Served:
+    """A lane server over plain memory."""
+
+    def __init__(self, lanes_max: int = 8) -> None:
+        self.core = NodeCore(HeapMemory(Layout(PAGE, 8)), IndexSink())
+        self.seen: list[int] = []
+        hooks = LaneHooks(self._begin, self.core.register, self._visible, 0.05, itertools.count(1))
+        self.server = LaneServer(self.core, hooks, lanes_max)
+        self.port = self.server.start("127.0.0.1", 0)
+
+    def _begin(self, put_id: int, item: BeginItem) -> Granted:
+        with self.core.lock:
+            granted = self.core.lane_begin(put_id, item, partial=True)
+        assert isinstance(granted, Granted)
+        return granted
+
+    def _visible(self, serial: int) -> Future[None]:
+        self.seen.append(serial)
+        future: Future[None] = Future()
+        if len(self.seen) == 1:
+            future.set_result(None)
+        return future
+
+    def wait_idle(self) -> None:
+        """Until every lane has ended and nothing is WRITING."""
+        end_s = time.monotonic() + 5
+        while self.server.facts()["lanes"] or self.core.slots.writing.any():
+            assert time.monotonic() < end_s
+            time.sleep(0.005)
+        self.core.validate()
+
+
+def chain(count: int, seed: int = 0) -> tuple[BeginItem, bytes, np.ndarray]:
+    """(item, payload, hashes as S32) of new blocks."""
+    rng = np.random.default_rng(seed)
+    hashes = rng.bytes(32 * count)
+    item = BeginItem(SPEC.digest(), 0, 0, b"", hashes, pack_u64([40_000] * count))
+    return item, rng.bytes(40_000 * count), np.frombuffer(hashes, dtype="S32")
+
+
+def code(message: Message) -> type[Exception]:
+    assert isinstance(message, Failed), message
+    return CODES[message.code]
