@@ -1,0 +1,185 @@
+"""put_start: answers, promises, and where puts go."""
+
+from __future__ import annotations
+
+import pytest
+from support.paper_cluster import BLOCK_BYTES, Block, PaperCluster, blocks_of, chain, chained_spec, flat_spec
+
+from moonpool.master.placement import Candidate, choose
+from moonpool.master.promises import Promise, Promises
+from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
+from moonpool.schemas.messages import (
+    Heartbeat,
+    PutAbandon,
+    PutAnswer,
+    PutItem,
+    PutStart,
+    PutStarted,
+    ReportBad,
+)
+from moonpool.schemas.packed import join_hashes
+from moonpool.schemas.runs import split_runs
+
+CHAIN = chain(600)
+GO, EXISTS, BUSY, NO_PARENT, NO_NODE = PutAnswer
+
+
+def made(*names: str, world: int = 1) -> PaperCluster:
+    cluster = PaperCluster(chained_spec(world))
+    for name in names:
+        cluster.join(name)
+        cluster.heartbeat(name)
+    return cluster
+
+
+def item(
+    cluster: PaperCluster, first: int, end: int, rank: int = 0, size_bytes: int = BLOCK_BYTES
+) -> PutItem:
+    parent = CHAIN[first - 1] if first else b""
+    return PutItem(cluster.keyspace, rank, first, parent, join_hashes(CHAIN[first:end]), size_bytes)
+
+
+def start(cluster: PaperCluster, *items: PutItem, host: str = "") -> PutStarted:
+    reply = cluster.ask(PutStart(list(items)), host)
+    assert isinstance(reply, PutStarted)
+    return reply
+
+
+def answers(cluster: PaperCluster, *items: PutItem) -> list[list[PutAnswer]]:
+    return [[PutAnswer(answer) for answer in part] for part in start(cluster, *items).answers]
+
+
+def test_a_whole_chain_in_one_call() -> None:
+    cluster = made("a")
+    items = [item(cluster, first, first + count) for first, count in split_runs(0, 600)]
+    items.insert(1, item(cluster, 64, 64))
+    assert answers(cluster, *items) == [[GO] * 64, [], [GO] * 448, [GO] * 88]
+    pieces = made("a")
+    assert answers(pieces, item(pieces, 0, 5), item(pieces, 5, 9), item(pieces, 9, 20)) == [
+        [GO] * 5,
+        [GO] * 4,
+        [GO] * 11,
+    ]
+
+
+def test_no_parent() -> None:
+    cluster = made("a")
+    assert answers(cluster, item(cluster, 5, 9)) == [[NO_PARENT] * 4]
+    assert answers(cluster, item(cluster, 64, 66)) == [[GO] * 2], "parents are looked for inside a run only"
+    cluster.commit("a", blocks_of(CHAIN[:5]))
+    assert answers(cluster, item(cluster, 5, 9)) == [[GO] * 4]
+
+
+def test_a_parent_of_another_rank_is_none() -> None:
+    cluster = made("a", world=2)
+    cluster.commit("a", blocks_of(CHAIN[:5]), [0])
+    assert answers(cluster, item(cluster, 5, 6, rank=1)) == [[NO_PARENT]]
+    assert answers(cluster, item(cluster, 0, 6, rank=1)) == [[GO] * 6]
+
+
+def test_a_parent_that_hangs_on_nothing_for_long_is_none() -> None:
+    cluster = made("a")
+    cluster.commit("a", blocks_of(CHAIN[:6], 3))
+    assert answers(cluster, item(cluster, 6, 7)) == [[GO]], "what is missing may be on its way"
+    cluster.advance(61)
+    assert answers(cluster, item(cluster, 6, 7)) == [[NO_PARENT]]
+    cluster.commit("a", blocks_of(CHAIN[:3]))
+    assert answers(cluster, item(cluster, 6, 7)) == [[GO]]
+
+
+def test_exists_and_busy() -> None:
+    cluster = made("a")
+    cluster.commit("a", blocks_of(CHAIN[:2]))
+    assert answers(cluster, item(cluster, 0, 4)) == [[EXISTS, EXISTS, GO, GO]]
+    assert answers(cluster, item(cluster, 0, 5)) == [[EXISTS, EXISTS, BUSY, BUSY, GO]]
+    cluster.ask(PutAbandon(cluster.keyspace, 0, CHAIN[2]))
+    assert answers(cluster, item(cluster, 0, 4)) == [[EXISTS, EXISTS, GO, BUSY]]
+    cluster.advance(11)
+    assert answers(cluster, item(cluster, 2, 4)) == [[GO, GO]]
+    cluster.commit("a", blocks_of(CHAIN[:4], 2))
+    assert cluster.core.status(0)["promises"] == 0
+
+
+def test_a_block_under_suspicion_is_busy() -> None:
+    cluster = made("a")
+    cluster.commit("a", blocks_of(CHAIN[:2]))
+    segment = cluster.segments["a"]
+    cluster.ask(ReportBad(cluster.keyspace, 0, CHAIN[1], segment.info.segment, *segment.held[0, CHAIN[1]][0]))
+    assert answers(cluster, item(cluster, 0, 3)) == [[EXISTS, BUSY, GO]]
+
+
+def test_the_writers_own_host_comes_first() -> None:
+    cluster = made("a", "b", "c")
+    cluster.ask(Heartbeat(cluster.segments["b"].info.segment, 7, 0))
+    assert start(cluster, item(cluster, 0, 1), host="host-b").segments == [cluster.segments["b"].info.segment]
+    cluster.disconnect("b")
+    assert start(cluster, item(cluster, 1, 2), host="host-b").segments != [cluster.segments["b"].info.segment]
+
+
+def test_promised_bytes_spread_the_herd() -> None:
+    cluster = made("a", "b", "c")
+    where = [start(cluster, item(cluster, i, i + 1), host="elsewhere").segments[0] for i in range(30)]
+    assert all(where.count(segment.info.segment) == 10 for segment in cluster.segments.values())
+
+
+def test_no_node() -> None:
+    cluster = made()
+    assert answers(cluster_with_spec(cluster), item(cluster, 0, 2)) == [[NO_NODE] * 2]
+    cluster.join("a")
+    assert answers(cluster, item(cluster, 0, 2, size_bytes=2 << 20)) == [[NO_NODE] * 2], "larger than a page"
+    assert answers(cluster, item(cluster, 0, 2)) == [[GO] * 2]
+    assert start(cluster, item(cluster, 0, 2)).segments == [b""]
+
+
+def cluster_with_spec(cluster: PaperCluster) -> PaperCluster:
+    cluster.join("gone")
+    cluster.disconnect("gone")
+    return cluster
+
+
+def test_flat_blocks_have_no_parent() -> None:
+    cluster = PaperCluster(flat_spec())
+    cluster.join("a")
+    cluster.commit("a", [Block(CHAIN[1])])
+    wanted = PutItem(cluster.keyspace, 0, 0, b"", join_hashes([*CHAIN[:3], CHAIN[0]]), BLOCK_BYTES)
+    assert answers(cluster, wanted) == [[GO, EXISTS, GO, BUSY]]
+
+
+def test_bad_items() -> None:
+    cluster = made("a")
+    good = item(cluster, 0, 1)
+    bad = [
+        PutItem(cluster.keyspace, 1, 0, b"", CHAIN[0], 1),
+        PutItem(cluster.keyspace, 0, 0, b"", CHAIN[0], 0),
+        PutItem(cluster.keyspace, 0, 0, b"", CHAIN[0][:-1], 1),
+        PutItem(cluster.keyspace, 0, 3, b"", CHAIN[3], 1),
+        PutItem(cluster.keyspace, 0, 60, CHAIN[59], join_hashes(CHAIN[60:66]), 1),
+        PutItem(cluster.keyspace, 0, -1, b"", CHAIN[0], 1),
+    ]
+    for wrong in bad:
+        with pytest.raises(InvalidParams):
+            start(cluster, good, wrong)
+    with pytest.raises(KeyspaceUnknown):
+        start(cluster, good, PutItem(bytes(16), 0, 0, b"", CHAIN[0], 1))
+    assert answers(cluster, good) == [[GO]], "a refused call has promised nothing"
+
+
+def test_promises_are_bounded() -> None:
+    promises = Promises(limit=3)
+    keys = [(b"k", 0, h) for h in CHAIN[:3]]
+    promises.give(keys, Promise(10.0, 1, 100))
+    assert promises.room() == 0
+    assert promises.bytes_on == {1: 300}
+    promises.expire(9.0)
+    assert promises.held(keys[0], 9.0)
+    promises.expire(10.2)
+    assert len(promises) == 0
+    promises.validate()
+
+
+def test_choose_is_deterministic() -> None:
+    candidates = [Candidate(i, bytes([i]), f"h{i}", 100, 10) for i in range(3)]
+    assert choose(candidates, "h1", 10, {1: 1000}) == candidates[1]
+    assert choose(candidates, "", 10, {2: 1}) == candidates[1]
+    assert choose(candidates, "", 11, {}) is None
+    assert choose([], "h1", 1, {}) is None

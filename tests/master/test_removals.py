@@ -1,0 +1,168 @@
+"""Remove, clear and the confirmations of nodes."""
+
+from __future__ import annotations
+
+import pytest
+from support.paper_cluster import Block, PaperCluster, blocks_of, chain, chained_spec, flat_spec
+
+from moonpool.schemas.errors import KeyspaceUnknown, NotFound, Overloaded
+from moonpool.schemas.messages import (
+    Clear,
+    Describe,
+    Drop,
+    Entries,
+    InventoryEnd,
+    KeyspaceRegistered,
+    Match,
+    Matched,
+    Pin,
+    RegisterKeyspace,
+    Remove,
+    Removed,
+)
+from moonpool.schemas.packed import join_hashes
+
+CHAIN = chain(30)
+
+
+def made(*names: str) -> PaperCluster:
+    cluster = PaperCluster(chained_spec())
+    for name in names or ("a",):
+        cluster.join(name)
+    return cluster
+
+
+def removed(cluster: PaperCluster, hashes: list[bytes], force: bool = False) -> Removed:
+    reply = cluster.ask(Remove(cluster.keyspace, join_hashes(hashes), force))
+    assert isinstance(reply, Removed)
+    cluster.core.validate()
+    return reply
+
+
+def test_an_inner_row_takes_what_hangs_on_it() -> None:
+    cluster = made("a", "b")
+    cluster.commit("a", blocks_of(CHAIN[:10]))
+    cluster.commit("b", blocks_of(CHAIN, 10))
+    cluster.commit("b", [Block(b"fork" * 4, 5, CHAIN[4])])
+    assert removed(cluster, [CHAIN[5]]).count == 25
+    assert cluster.core.status(0)["rows"] == 6
+    assert sorted(cluster.segments["b"].held) == [(0, b"fork" * 4)]
+    assert removed(cluster, [CHAIN[4], CHAIN[4]]).count == 2
+
+
+def test_leased_rows_stay_unless_forced() -> None:
+    cluster = made()
+    cluster.commit("a", blocks_of(CHAIN))
+    cluster.ask(Match(cluster.keyspace, [(0, join_hashes(CHAIN))]))
+    assert removed(cluster, [CHAIN[3]]) == Removed(0, 1, [])
+    assert removed(cluster, [CHAIN[3]], force=True) == Removed(27, 0, [])
+
+
+def test_nodes_confirm() -> None:
+    cluster = made("a", "b")
+    cluster.commit("a", blocks_of(CHAIN))
+    outcome = cluster.outcome(Remove(cluster.keyspace, CHAIN[0]))
+    assert [segment for segment, _ in outcome.awaits] == [s.info.segment for s in cluster.segments.values()]
+    assert cluster.confirmed == []
+    cluster.report("a")
+    cluster.report("b")
+    assert tuple(cluster.confirmed) == outcome.awaits
+
+
+def test_a_hash_without_a_row_is_still_looked_for() -> None:
+    cluster = made()
+    outcome = cluster.outcome(Remove(cluster.keyspace, CHAIN[3]))
+    assert outcome.reply == Removed(0, 0, [])
+    push = outcome.pushes[0][1]
+    assert isinstance(push, Drop)
+    assert (push.keyspace, push.hashes, push.drops) == (cluster.keyspace, CHAIN[3], [])
+
+
+@pytest.mark.parametrize("away_s", [5, 40])
+def test_a_node_that_was_away_learns_of_removals(away_s: int) -> None:
+    cluster = made("a", "b")
+    cluster.commit("a", blocks_of(CHAIN[:5]))
+    cluster.disconnect("a")
+    cluster.advance(away_s)
+    outcome = cluster.outcome(Remove(cluster.keyspace, CHAIN[0]))
+    assert len(outcome.awaits) == 2
+    cluster.report("b")
+    assert len(cluster.confirmed) == 1
+    cluster.join("a", inventory=False)
+    cluster.report("a")
+    assert (0, CHAIN[0]) not in cluster.segments["a"].held, "its first message brought the removal"
+    cluster.report("a", *cluster.inventory("a"), InventoryEnd())
+    assert len(cluster.confirmed) == 2
+    reply = cluster.ask(Match(cluster.keyspace, [(0, join_hashes(CHAIN[:5]))]))
+    assert reply == Matched([0])
+
+
+def test_removals_for_a_node_that_is_away_are_bounded() -> None:
+    cluster = made("a")
+    cluster.disconnect("a")
+    for number in range(100):
+        cluster.ask(Remove(cluster.keyspace, number.to_bytes(16, "big")))
+    cluster.core.validate()
+
+
+def test_clear() -> None:
+    cluster = made("a", "b")
+    cluster.commit("a", blocks_of(CHAIN))
+    cluster.ask(Pin(cluster.keyspace, CHAIN[20]))
+    cluster.ask(Match(cluster.keyspace, [(0, join_hashes(CHAIN[:25]))]))
+    assert cluster.ask(Clear(cluster.keyspace, force=False)) == Removed(0, 2, [])
+    outcome = cluster.outcome(Clear(cluster.keyspace))
+    assert outcome.reply == Removed(30, 0, [])
+    assert len(outcome.awaits) == 2
+    assert not cluster.segments["a"].held
+    assert cluster.core.status(0)["rows"] == 0
+    cluster.report("a")
+    cluster.commit("a", blocks_of(CHAIN))
+    assert cluster.core.status(0)["rows"] == 30
+
+
+def test_clear_in_the_middle_of_an_inventory() -> None:
+    cluster = made()
+    cluster.commit("a", blocks_of(CHAIN))
+    cluster.join("a", inventory=False)
+    cluster.report("a")
+    cluster.ask(Clear(cluster.keyspace))
+    cluster.commit("a", blocks_of(CHAIN[:4]))
+    cluster.report("a", InventoryEnd())
+    assert cluster.core.status(0)["rows"] == 4
+    cluster.core.validate()
+
+
+def test_one_rank_of_a_flat_row() -> None:
+    cluster = PaperCluster(flat_spec(2))
+    cluster.join("a")
+    cluster.commit("a", [Block(CHAIN[0])])
+    assert cluster.ask(Remove(cluster.keyspace, CHAIN[0], rank=1)) == Removed(1, 0, [])
+    assert list(cluster.segments["a"].held) == [(0, CHAIN[0])]
+    cluster.core.validate()
+
+
+def test_unknown_names() -> None:
+    cluster = made()
+    with pytest.raises(KeyspaceUnknown):
+        cluster.ask(Remove(bytes(16), CHAIN[0]))
+    with pytest.raises(NotFound):
+        cluster.ask(Describe(cluster.keyspace, CHAIN[0]))
+    with pytest.raises(NotFound):
+        cluster.ask(Describe(cluster.keyspace, b""))
+
+
+def test_keyspaces_are_bounded_and_empty_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moonpool.master.shard.TABLES_MAX", 2)
+    cluster = made()
+    spec = chained_spec(name="second")
+    assert cluster.ask(RegisterKeyspace(spec)) == KeyspaceRegistered(spec.digest(), 1)
+    third = chained_spec(name="third")
+    cluster.ask(RegisterKeyspace(third))
+    with pytest.raises(KeyspaceUnknown):
+        cluster.commit("a", blocks_of(CHAIN))
+    for keyspace in (spec, third):
+        op = cluster.entries([(0, Block(CHAIN[0]), (1, 1))])
+        cluster.report("a", Entries(keyspace.digest(), *(getattr(op, f) for f in op.__struct_fields__[1:])))
+    with pytest.raises(Overloaded):
+        cluster.ask(RegisterKeyspace(chained_spec(name="fourth")))
