@@ -240,8 +240,10 @@ class ChainedTable(Table):
                 child = self.next_sibling[child]
         return rows
 
-    def lift_last_use(self, row: int) -> None:
-        """Hands the row's recency to its parent, so that a hot trunk doesn't look cold when its last child goes."""
+    def lift_use(self, row: int) -> None:
+        """Hands the row's recency and uses to its parent: whoever used the row used the parent too, and a hot trunk
+        must not look cold when its last child goes."""
         above = self.parent[row]
         if above >= 0:
             self.last_use_s[above] = max(self.last_use_s[above], self.last_use_s[row])
+            self.uses[above] = max(self.uses[above], self.uses[row])

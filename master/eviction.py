@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 FIRST_VICTIM = -1
@@ -21,21 +21,86 @@ TICKS_A_SECOND = 10
 """Resolution at which ends of leases are waited for."""
 
 
-class EvictionPolicy(Protocol):
-    """Pure: the worth of a row by its facts."""
+USES_MAX = 15
+"""Uses of a row are counted up to here."""
 
-    def score(self, last_use_s: float, position: int) -> int:
-        """0 or more; the lowest go first. Must never fall while `last_use_s` rises, and be coarse: rows with
-        equal scores go by position, the deepest first."""
+SAME_USE_S = 5.0
+"""A request renews its leases every 3 s: what comes sooner than this is the same use."""
+
+
+class EvictionPolicy(Protocol):
+    """Which rows go first: those with the lowest second of last use + credit of their level. Rows whose worth is
+    equal go by position, the deepest first. Pure: what it learns, it is told."""
+
+    @property
+    def credits_s(self) -> Sequence[float]:
+        """One a level, that of level 0 always 0. May change at any time."""
+        ...
+
+    def level(self, uses: int) -> int:
+        """The level of rows that were used so often. Must not fall while `uses` rises."""
+        ...
+
+    def recall(self, block_hash: bytes) -> int:
+        """How often a new row had been used before it was evicted; 0 where nothing is known."""
+        ...
+
+    def asked(self, runs: list[tuple[int, bytes]], hash_bytes: int, now_s: float) -> None:
+        """A request wants these (position, packed hashes). Quick: the work is done by `study`."""
+        ...
+
+    def evicted(self, block_hash: bytes, uses: int) -> None:
+        """A row has left to make room."""
+        ...
+
+    def full(self, rows: int) -> None:
+        """Somebody needs room while there are so many rows."""
+        ...
+
+    def study(self) -> None:
+        """Learns from what was asked lately. A few times a second, and before victims are chosen."""
+        ...
+
+    def facts(self) -> dict[str, int | float | str]:
+        """For people."""
+        ...
+
+    def validate(self) -> None:
+        """Asserts every invariant."""
         ...
 
 
 class LeastRecentlyUsed:
-    """Ages in whole seconds."""
+    """One level; learns nothing."""
 
-    def score(self, last_use_s: float, position: int) -> int:
-        """The second of the last use."""
-        return int(last_use_s)
+    credits_s: Sequence[float] = (0.0,)
+
+    def level(self, uses: int) -> int:
+        """The only one."""
+        return 0
+
+    def recall(self, block_hash: bytes) -> int:
+        """Nothing."""
+        return 0
+
+    def asked(self, runs: list[tuple[int, bytes]], hash_bytes: int, now_s: float) -> None:
+        """Of no interest."""
+
+    def evicted(self, block_hash: bytes, uses: int) -> None:
+        """Of no interest."""
+
+    def full(self, rows: int) -> None:
+        """Of no interest."""
+
+    def study(self) -> None:
+        """Nothing to learn."""
+
+    def facts(self) -> dict[str, int | float | str]:
+        """None."""
+        return {}
+
+    def validate(self) -> None:
+        """Nothing to assert."""
 
 
 class RowCalendar:
@@ -145,12 +210,60 @@ class OrderedRows:
         return self._calendar.entries + len(self._open)
 
 
+class LeveledRows:
+    """Ordered rows a level: the next is the one with the lowest score + credit, so a credit can change without
+    any entry being looked at."""
+
+    def __init__(self, position_of: Callable[[int], int], policy: EvictionPolicy) -> None:
+        self._policy = policy
+        self._levels = [OrderedRows(position_of) for _ in policy.credits_s]
+
+    def push(self, level: int, score: int, row: int) -> None:
+        """Adds an entry."""
+        self._levels[level].push(score, row)
+
+    def _first(self) -> tuple[float, int] | None:
+        """Worth and level of the next entry."""
+        return min(
+            (
+                (score + credit_s, level)
+                for level, (rows, credit_s) in enumerate(
+                    zip(self._levels, self._policy.credits_s, strict=True)
+                )
+                if (score := rows.first_score()) is not None
+            ),
+            default=None,
+        )
+
+    def first_worth(self) -> float | None:
+        """Worth of the next entry."""
+        first = self._first()
+        return None if first is None else first[0]
+
+    def pop(self) -> tuple[int, int, int]:
+        """The next (level, score, row); there must be one."""
+        first = self._first()
+        assert first is not None
+        popped = self._levels[first[1]].pop()
+        assert popped is not None
+        return first[1], *popped
+
+    def peek(self) -> int | None:
+        """The row that pop would most likely give."""
+        first = self._first()
+        return None if first is None else self._levels[first[1]].peek()
+
+    def rows(self) -> set[int]:
+        """Every row that has an entry. For validation: a scan."""
+        return {row for level in self._levels for row in level.rows()}
+
+
 class VictimQueue:
     """Candidates of one (table, segment). Every unpinned leaf with a copy on the segment has an entry in one of
     `awake`, `asleep`, `dozing`; every row with children has one there or in `trunks`."""
 
-    def __init__(self, position_of: Callable[[int], int]) -> None:
-        self.awake = OrderedRows(position_of)
+    def __init__(self, position_of: Callable[[int], int], policy: EvictionPolicy) -> None:
+        self.awake = LeveledRows(position_of, policy)
         self.trunks = OrderedRows(position_of)  # rows that had children when they were looked at
         self.asleep = RowCalendar()  # leased leaves, by the tick at which their lease ends
         self.dozing = RowCalendar()  # the same of presence leases, which yield to a put in need

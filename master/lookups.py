@@ -46,6 +46,7 @@ def match(table: Table, message: Match, step: Step) -> Matched:
         if length:
             table.lease(deepest, until_s)
         lengths.append(length)
+    table.policy.asked(message.runs, table.spec.hash_bytes, step.now_s)
     return Matched(lengths)
 
 
@@ -71,7 +72,7 @@ def renew(table: Table, message: Renew, step: Step) -> Renewed:
         if row != NO_ROW and table.ready[row]:
             bits[index] = 1
             table.lease(row, until_s)
-            table.last_use_s[row] = step.now_s
+            table.use(row, step.now_s)
     return Renewed(bytes(bits))
 
 

@@ -47,9 +47,9 @@ class Room:
 
     def _take_leaves(self, tables: Sequence[Table]) -> None:
         heads = [
-            (score, index)
+            (worth, index)
             for index, table in enumerate(tables)
-            if (score := table.candidates.first_score(self._segment)) is not None
+            if (worth := table.candidates.first_worth(self._segment)) is not None
         ]
         heapq.heapify(heads)
         while heads and self._wanting():
@@ -58,17 +58,17 @@ class Room:
             rival = min((head[0] for head in heads[1:3]), default=None)  # the heap's second is among these
             while self._wanting() and (row := self._pop_leaf(table, rival)) is not None:
                 self._evict(table, row)
-            score = table.candidates.first_score(self._segment)
-            if score is None:
+            worth = table.candidates.first_worth(self._segment)
+            if worth is None:
                 heapq.heappop(heads)
             else:
-                heapq.heapreplace(heads, (score, index))
+                heapq.heapreplace(heads, (worth, index))
 
     def _wanting(self) -> bool:
         return self.freed_bytes < self._want_bytes and self._budget.rows > 0
 
-    def _pop_leaf(self, table: Table, score_max: int | None) -> int | None:
-        return table.candidates.pop_leaf(self._segment, score_max, self._now_s, self._budget)
+    def _pop_leaf(self, table: Table, worth_max: float | None) -> int | None:
+        return table.candidates.pop_leaf(self._segment, worth_max, self._now_s, self._budget)
 
     def _pop_dozing(self, table: Table) -> int | None:
         return table.candidates.pop_dozing(self._segment, self._now_s, self._budget)
@@ -79,8 +79,9 @@ class Room:
     def _evict(self, table: Table, row: int) -> None:
         self.freed_bytes += table.bytes_on(row, self._segment)
         self.rows += 1
+        table.policy.evicted(table.hashes[row], table.uses[row])
         if isinstance(table, ChainedTable):
-            table.lift_last_use(row)
+            table.lift_use(row)
         table.discard(row, self._now_s, self._drops)
 
 

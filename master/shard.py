@@ -14,9 +14,10 @@ from moonpool.master import lookups, puts, removals
 from moonpool.master.bad_reports import BadReports
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW, view
-from moonpool.master.eviction import EvictionPolicy, LeastRecentlyUsed
+from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.flat import FlatTable
 from moonpool.master.need import Room, next_age_ms
+from moonpool.master.policy_adaptive import AdaptiveCredit
 from moonpool.master.promises import Promises
 from moonpool.master.reports import apply_op, check_op
 from moonpool.master.step import CheckOrder, Step, check_count
@@ -129,7 +130,7 @@ class Shard:
     def __init__(self, policy: EvictionPolicy | None = None) -> None:
         self.tables: dict[bytes, Table] = {}
         self.promises = Promises()
-        self._policy = policy or LeastRecentlyUsed()
+        self._policy = policy or AdaptiveCredit()
         self._bad_reports = BadReports()
         self._sweeps = Sweeps()
         self._evicted_rows = 0
@@ -257,6 +258,8 @@ class Shard:
         if want_bytes < 0:
             raise InvalidParams(field="want_bytes", value=want_bytes, allowed="0 or more")
         tables = list(self.tables.values())
+        self._policy.full(sum(map(len, tables)))
+        self._policy.study()
         room = Room(segment, want_bytes, step.now_s, step.drops, Budget(NEED_ROWS_MAX))
         room.make(tables)
         self._evicted_rows += room.rows
@@ -284,6 +287,7 @@ class Shard:
     def tick(self, step: Step) -> None:
         """See ShardIndex."""
         self.promises.expire(step.now_s)
+        self._policy.study()
         self._sweeps.run(self.tables, SWEEP_ROWS_A_TICK, step.now_s)
         for key in self._bad_reports.overdue(step.now_s):
             self._drop_doubted(*key, step)
@@ -307,6 +311,7 @@ class Shard:
     def validate(self) -> None:
         """See ShardIndex."""
         self.promises.validate()
+        self._policy.validate()
         for table in self.tables.values():
             validate_table(table)
 
@@ -326,4 +331,4 @@ class Shard:
             "checks_waiting": len(self._bad_reports),
             "evicted_rows": self._evicted_rows,
             "index_bytes": sum(table.columns.size_bytes() + table.rows.size_bytes() for table in tables),
-        }
+        } | self._policy.facts()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from moonpool.master.columns import NO_SEGMENT, Columns, HashMap, view
 from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
-from moonpool.master.eviction import EvictionPolicy
+from moonpool.master.eviction import SAME_USE_S, USES_MAX, EvictionPolicy
 from moonpool.master.pins import Pins
 from moonpool.master.victims import UNREADY_S, Candidates
 from moonpool.schemas.keyspace import KeyspaceSpec
@@ -57,12 +57,16 @@ class Table(ABC):
         self.ready = self.columns.add_flags()
         self.leased_until_s = self.columns.add("d")
         self.last_use_s = self.columns.add("d")
+        self.uses = (
+            self.columns.add_flags()
+        )  # up to USES_MAX; those of rows above are lifted when this one goes
         self.unready_since_s = self.columns.add("d")
         self._nowhere = array("H", [NO_SEGMENT] * self.world)
         self.doubted: dict[int, int] = {}  # row -> ranks whose copy was reported bad
         self.pins = Pins()
         self.copies: dict[int, int] = {}  # segment -> copies on it
         self.marks: dict[int, bytearray] = {}  # segment -> cells that its inventory under way has named
+        self.policy = policy
         self.candidates = Candidates(self, policy)
 
     # ------------------------------------------------------------ what the kinds differ in
@@ -172,6 +176,12 @@ class Table(ABC):
     def lease(self, row: int, until_s: float) -> None:
         """Promises not to evict the row, nor what it hangs on, before then. Leases are only ever raised."""
         self.leased_until_s[row] = max(self.leased_until_s[row], until_s)
+
+    def use(self, row: int, now_s: float) -> None:
+        """Somebody uses the row, or still does."""
+        if now_s - self.last_use_s[row] >= SAME_USE_S:
+            self.uses[row] = min(self.uses[row] + 1, USES_MAX)
+        self.last_use_s[row] = now_s
 
     # ------------------------------------------------------------ commits
 
@@ -324,6 +334,7 @@ class Table(ABC):
         self.hashes[row] = block_hash
         self.rows.set(block_hash, row)
         self.last_use_s[row] = now_s
+        self.uses[row] = min(self.policy.recall(block_hash) + 1, USES_MAX)
         self._unready_as_of(row, now_s)
         return row
 

@@ -46,9 +46,11 @@ class Candidates:
         """The row has its first copy on the segment, or lost what protected it there."""
         queue = self.queues.get(segment)
         if queue is None:
-            queue = self.queues[segment] = VictimQueue(self._table.position_of)
-        ordered = queue.trunks if self._table.has_child(row) else queue.awake
-        ordered.push(self.score(row, now_s), row)
+            queue = self.queues[segment] = VictimQueue(self._table.position_of, self._policy)
+        if self._table.has_child(row):
+            queue.trunks.push(self.score(row, now_s), row)
+        else:
+            queue.awake.push(self.level(row), self.score(row, now_s), row)
 
     def add_everywhere(self, row: int, now_s: float) -> None:
         """The row has become a leaf, or is no longer pinned."""
@@ -72,18 +74,20 @@ class Candidates:
         self.queues.pop(segment, None)
 
     def score(self, row: int, now_s: float) -> int:
-        """What the row is worth."""
-        table = self._table
-        if table.stale(row, now_s):
-            return FIRST_VICTIM
-        return self._policy.score(table.last_use_s[row], table.position_of(row))
+        """The second of the row's last use: coarse, so that rows of one request are equals, and the deepest of
+        them goes first."""
+        return FIRST_VICTIM if self._table.stale(row, now_s) else int(self._table.last_use_s[row])
+
+    def level(self, row: int) -> int:
+        """Which credit the row has."""
+        return self._policy.level(self._table.uses[row])
 
     # ------------------------------------------------------------ who goes next
 
-    def first_score(self, segment: int) -> int | None:
-        """Score of the next leaf on the segment, as far as known without looking at it."""
+    def first_worth(self, segment: int) -> float | None:
+        """Score and credit of the next leaf on the segment, as far as known without looking at it."""
         queue = self.queues.get(segment)
-        return queue.awake.first_score() if queue else None
+        return queue.awake.first_worth() if queue else None
 
     def next_last_use_s(self, segment: int) -> float | None:
         """Last use of the next leaf, as far as known without looking at it."""
@@ -98,22 +102,19 @@ class Candidates:
                 rows = calendar.take()
                 budget.spend(len(rows))
                 for row in rows:
-                    queue.awake.push(self.score(row, now_s), row)
+                    queue.awake.push(self.level(row), self.score(row, now_s), row)
 
-    def pop_leaf(self, segment: int, score_max: int | None, now_s: float, budget: Budget) -> int | None:
-        """The next row that may be evicted, where its score is at most `score_max` (None: any)."""
+    def pop_leaf(self, segment: int, worth_max: float | None, now_s: float, budget: Budget) -> int | None:
+        """The next row that may be evicted, where its worth is at most `worth_max` (None: any)."""
         queue = self.queues[segment]
-        while (score := queue.awake.first_score()) is not None:
-            if (score_max is not None and score > score_max) or not budget.spend():
+        while (worth := queue.awake.first_worth()) is not None:
+            if (worth_max is not None and worth > worth_max) or not budget.spend():
                 return None
-            popped = queue.awake.pop()
-            assert popped is not None
-            row = popped[1]
+            level, score, row = queue.awake.pop()
             if not self._stays_candidate(row, segment, now_s):
                 continue
-            worth = self.score(row, now_s)
-            if worth > score:
-                queue.awake.push(worth, row)
+            if self.level(row) != level or self.score(row, now_s) > score:
+                queue.awake.push(self.level(row), self.score(row, now_s), row)
             elif self._table.soft_until_s(row) > now_s:
                 queue.doze(row, self._table.soft_until_s(row))
             else:

@@ -1,0 +1,41 @@
+"""Ghosts: how often rows had been used that were evicted since, 4 bytes each."""
+
+from __future__ import annotations
+
+from array import array
+
+SLOTS_A_ROW = 8
+"""Many more blocks come by than stay: a chat that goes on after ten minutes was evicted long ago."""
+
+SLOTS_MIN = 1024
+_TAG_SHIFT = 36  # a slot's number and its tag come from different bits of the name
+_TAG_BITS = 28
+_USES_BITS = 4
+
+
+class Ghosts:
+    """A table in which later ghosts take the places of earlier ones. Wrong once in 2**28 times, at the price of
+    one row's credit. `name`: 64 bits of the block hash."""
+
+    def __init__(self) -> None:
+        self._slots = array("I", bytes(4 * SLOTS_MIN))
+
+    def make_room(self, rows: int) -> None:
+        """The pool holds so many rows. Growing forgets what was known, which is seldom and does no harm."""
+        wanted = SLOTS_A_ROW * rows
+        if wanted > 2 * len(self._slots):
+            self._slots = array("I", bytes(4 << (wanted - 1).bit_length()))
+
+    def put(self, name: int, uses: int) -> None:
+        """A row with so many uses (1 to USES_MAX) has left."""
+        tag = name >> _TAG_SHIFT & (1 << _TAG_BITS) - 1
+        self._slots[name & len(self._slots) - 1] = tag << _USES_BITS | uses
+
+    def take(self, name: int) -> int:
+        """The uses of a row that is back; 0 where nothing is known."""
+        index = name & len(self._slots) - 1
+        found = self._slots[index]
+        if found >> _USES_BITS != name >> _TAG_SHIFT & (1 << _TAG_BITS) - 1:
+            return 0
+        self._slots[index] = 0
+        return found & (1 << _USES_BITS) - 1
