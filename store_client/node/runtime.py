@@ -8,7 +8,8 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from moonpool.schemas.config import NodeSettings
 from moonpool.schemas.errors import Overloaded
@@ -97,7 +98,7 @@ class Node:
             ready(info)
             await self._until(stopped, self._link.run(), self._keeper.run(), self._poll_sessions())
 
-    async def _until(self, stopped: asyncio.Event, *parts: asyncio._CoroutineLike[None]) -> None:
+    async def _until(self, stopped: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None:
         """Runs the parts; one that ends before `stopped` is a bug, and raises here."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(part) for part in parts]
