@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from moonpool.master.core import MasterCore, Origin, Outcome, Push
+from moonpool.master.eviction import LeastRecentlyUsed
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import (
@@ -103,12 +104,12 @@ class PaperSegment:
 
 class PaperCluster:
     """The core, its clock, and its nodes, for one keyspace. Pushes are delivered at once; what nodes free is
-    reported with their next message."""
+    reported with their next message. Evicts by LRU, whose order a test can tell beforehand."""
 
     def __init__(self, spec: KeyspaceSpec, settings: MasterSettings | None = None) -> None:
         self.spec = spec
         self.keyspace = spec.digest()
-        self.core = MasterCore(1, 7, settings or MasterSettings())
+        self.core = MasterCore(1, 7, settings or MasterSettings(), LeastRecentlyUsed())
         self.now_s = 1000.0
         self.segments: dict[str, PaperSegment] = {}
         self.confirmed: list[tuple[bytes, int]] = []
