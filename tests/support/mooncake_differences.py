@@ -20,6 +20,7 @@ DIFFERENCES: dict[str, str] = {
     "full-pool": "a put into a full pool evicts and succeeds; Mooncake answers -200 until its eviction thread has run",
     "frozen-master": "a master that doesn't answer costs one deadline (2 s, and 1 s for each 256 MiB of a transfer), later calls fail at once until it answers again; Mooncake waits 30 s each time",
     "health": "health_check asks the master now; Mooncake says 0 until its next ping has failed",
+    "being-written": "an object that somebody else is still writing isn't there yet (-704); Mooncake answers -703",
     "unreachable-put": "a put or get that finds no master answers -800; Mooncake answers -900",
     "after-fork": "in a forked child every call raises UsedAfterFork; in Mooncake it hangs or crashes",
     "regex": "remove_by_regex takes Python's expressions; Mooncake takes ECMAScript's",

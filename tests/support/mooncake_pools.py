@@ -149,7 +149,7 @@ class Pool:
             setattr(config, name, value)
         return config
 
-    def expected(self, difference: str, *, mooncake: object, moonpool: object) -> object:
+    def expected(self, difference: str, *, mooncake: Any, moonpool: Any) -> Any:
         """What this kind answers where the two differ on purpose."""
         assert difference in DIFFERENCES
         return moonpool if self.ours else mooncake
