@@ -103,6 +103,10 @@ class FakePool:
                 del self.blocks[key]
         return None
 
+    def prepare(self, *, timeout_s: float | None = None) -> int:
+        """Nothing to prepare."""
+        return 0
+
     def close(self) -> None:
         """Nothing to close."""
 

@@ -47,6 +47,10 @@ class PoolClient(Protocol):
         """Removes every row of one keyspace."""
         ...
 
+    def prepare(self, *, timeout_s: float | None = None) -> int:
+        """Maps and pins what first transfers would wait for; may take seconds."""
+        ...
+
     def close(self) -> None:
         """Ends calls under way soon."""
         ...

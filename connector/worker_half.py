@@ -71,6 +71,7 @@ class WorkerHalf:
         self._plan = plan
         self._settings = settings
         self._client = client
+        self._begin = begin
         self._place = place
         self._facts = facts
         self._own_facts: RankFacts | None = None
@@ -92,7 +93,7 @@ class WorkerHalf:
             self._do_save,
             threads=settings.save_threads,
             queue_max=settings.save_queue_max,
-            begin=begin,
+            begin=self._begin_saves,
         )
 
     # ------------------------------------------------------------ the engine's thread
@@ -163,10 +164,10 @@ class WorkerHalf:
         return None if report.empty else report
 
     def close(self) -> None:
-        """Drops what hasn't begun and ends the threads."""
+        """Drops what hasn't begun and ends the threads. The client goes first: calls under way then end soon."""
+        self._client.close()
         self._loads.close()
         self._saves.close()
-        self._client.close()
 
     def _move(self, transfer: Transfer) -> Move:
         base = self._chains.get(transfer.request_id, [])
@@ -179,6 +180,15 @@ class WorkerHalf:
         return Move(transfer, chains)
 
     # ------------------------------------------------------------ the threads
+
+    def _begin_saves(self) -> None:
+        """Saves can wait while segments are mapped and pinned; a first load would be computed instead."""
+        if self._begin is not None:
+            self._begin()
+        try:
+            self._client.prepare()
+        except MoonpoolError as error:
+            log.info("the pool is used once it is there: %s", error)
 
     def _do_load(self, job: _LoadJob) -> None:
         transfer = job.move.transfer

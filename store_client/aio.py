@@ -192,6 +192,10 @@ class AsyncStoreClient:
         """As StoreClient.list_objects."""
         return await self._run(partial(self.blocking.list_objects, spec, timeout_s=timeout_s))
 
+    async def prepare(self, *, timeout_s: float | None = None) -> int:
+        """As StoreClient.prepare."""
+        return await self._run(partial(self.blocking.prepare, timeout_s=timeout_s))
+
     async def cluster_map(self, *, timeout_s: float | None = None) -> ClusterMap:
         """As StoreClient.cluster_map."""
         return await self._run(partial(self.blocking.cluster_map, timeout_s=timeout_s))

@@ -306,6 +306,12 @@ class StoreClient:
             digest, hello = spec.digest(), self._hello
             return list(list_keyspace(nodes, hello, digest, spec.hash_bytes, deadline_s))
 
+    def prepare(self, *, timeout_s: float | None = None) -> int:
+        """Connects to all nodes now and maps (and pins) the segments of this host, which the first transfers would
+        otherwise wait for. May take seconds where segments are large. Returns how many nodes are ready."""
+        with self._gate:
+            return self._nodes.prepare(self._deadline_s(timeout_s))
+
     def cluster_map(self, *, timeout_s: float | None = None) -> ClusterMap:
         """Masters and nodes as the master sees them. Raises Unreachable."""
         with self._gate:

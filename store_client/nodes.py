@@ -93,6 +93,19 @@ class Nodes:
         self.shards = cluster.shards
         return cluster
 
+    def prepare(self, deadline_s: float) -> int:
+        """Connects to every node that the map names; see Transport.prepare. Returns how many are ready.
+
+        The deadline is the map's alone: pinning a large segment takes what it takes.
+        """
+        with self._refreshing:
+            self._refresh(deadline_s)
+            found = [self._link(segment) for segment in self._infos]
+        links = [link for link in found if link is not None]
+        for link in links:
+            link.transport.prepare()
+        return len(links)
+
     def page_bytes(self, deadline_s: float) -> int:
         """The largest page of any node: no object can be larger. 0 where no node is known."""
         if not self._infos:

@@ -82,6 +82,10 @@ class Transport(Protocol):
         """Begin, copy, commit, with as few calls as the batches need together. Returns a Status an object."""
         ...
 
+    def prepare(self) -> None:
+        """Does now what the first transfer would otherwise wait for. May take seconds; raises MoonpoolError."""
+        ...
+
     def close(self) -> None:
         """Frees connections and mappings; a call under way fails soon."""
         ...

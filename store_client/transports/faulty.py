@@ -72,6 +72,10 @@ class FaultyTransport:
             statuses[i] = outcome
         return statuses
 
+    def prepare(self) -> None:
+        """See Transport."""
+        self._inner.prepare()
+
     def close(self) -> None:
         """See Transport. Waits for what is still to arrive."""
         for timer in self._late:

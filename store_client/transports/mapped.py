@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import xxhash
@@ -15,6 +17,14 @@ from moonpool.schemas.header import HEADER_DTYPE, Headers
 from moonpool.schemas.packed import U8, U32, U64
 from moonpool.store_client.node.layout import HEAD_BYTES, Head, page_table
 from moonpool.store_client.raw_memory import address_of
+
+MADV_POPULATE_WRITE = 23
+"""Linux 5.14. Python's mmap.madvise would hold the interpreter lock."""
+
+POPULATE_BYTES = 256 << 20
+"""At a time: whoever closes the mapping waits no longer than for this."""
+
+_madvise = ctypes.CDLL(None).madvise
 
 
 class MappedSegment:
@@ -69,6 +79,14 @@ class MappedSegment:
         """Mapped bytes, not copied."""
         first = address - self.address
         return self._bytes[first : first + length]
+
+    def populate(self, stopped: Callable[[], bool]) -> None:
+        """Fills this process's page tables, so that first reads don't fault page by page. Old kernels can't."""
+        for first in range(0, self.size_bytes, POPULATE_BYTES):
+            size_bytes = min(POPULATE_BYTES, self.size_bytes - first)
+            address = ctypes.c_void_p(self.address + first)
+            if stopped() or _madvise(address, ctypes.c_size_t(size_bytes), MADV_POPULATE_WRITE):
+                return
 
     def checksum(self, address: int, length: int) -> int:
         """xxh3_64 of mapped bytes."""

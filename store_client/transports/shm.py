@@ -119,6 +119,14 @@ class ShmTransport:
                     statuses[i] = part
         return statuses
 
+    def prepare(self) -> None:
+        """See Transport: pins the mapping for a device; without one, fills the page tables of this process."""
+        with self._gate:
+            if self._copier.device:
+                self._register_mapping()
+            else:
+                self._segment.populate(lambda: self._gate.closed)
+
     def close(self) -> None:
         """See Transport."""
         if self._gate.forked or not self._gate.close():

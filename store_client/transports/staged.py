@@ -53,6 +53,10 @@ class StagedTransport:
         """See Transport."""
         return [self._write_one(batch, deadline_s) for batch in batches]
 
+    def prepare(self) -> None:
+        """See Transport."""
+        self._inner.prepare()
+
     def close(self) -> None:
         """See Transport. The staging memory is its owner's."""
         self._inner.close()

@@ -74,6 +74,9 @@ class TcpTransport:
             self._spread([partial(share, group) for group in self._shares(totals)])
         return statuses
 
+    def prepare(self) -> None:
+        """See Transport: lanes are quick to open."""
+
     def close(self) -> None:
         """See Transport."""
         if self._gate.forked or not self._gate.close():

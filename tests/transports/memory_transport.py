@@ -48,6 +48,9 @@ class MemoryTransport:
                 self.slots.append(whole)
         return [np.full(batch.source.count, Status.OK, dtype=np.uint8) for batch in batches]
 
+    def prepare(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed.set()
 
