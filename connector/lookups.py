@@ -128,9 +128,9 @@ class PoolLookups:
 
     def close(self) -> None:
         """See Lookups."""
+        self._client.close()  # first: calls under way then end soon
         self._questions.close()
         self._renewals.close()
-        self._client.close()
 
     def _handle(self, question: Question) -> None:
         specs: tuple[KeyspaceSpec, ...] = ()

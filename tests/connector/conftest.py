@@ -32,14 +32,19 @@ class Pool:
     def __init__(self, folder: Path, size: str = "128MB") -> None:
         self.folder = folder
         folder.mkdir()
+        name = f"{folder.name}-{os.getpid()}"  # unique on this host
         command = ["-m", "moonpool.store_client.cli.main", "serve", "--size", size, "--port", "0"]
-        self.log = (folder / "log").open("wb")
-        self.process = start_child(
-            [sys.executable, *command, "--name", folder.name, "--segment-dir", str(folder), "--json"],
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-        )
-        self.master = json.loads(read_line(self.process, 60.0))["master"]
+        with (folder / "log").open("wb") as log:
+            self.process = start_child(
+                [sys.executable, *command, "--name", name, "--segment-dir", str(folder), "--json"],
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        line = read_line(self.process, 120.0)
+        if not line:
+            self.close()
+            raise AssertionError((folder / "log").read_text())
+        self.master = json.loads(line)["master"]
 
     def signal(self, number: int) -> None:
         """To master and node."""
@@ -52,7 +57,6 @@ class Pool:
         stop_child(self.process, grace_s=10.0)
         assert self.process.stdout is not None
         self.process.stdout.close()
-        self.log.close()
 
 
 class Engine:

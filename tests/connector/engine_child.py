@@ -62,12 +62,8 @@ class Engine:
 
         self.requests += 1
         name = str(self.requests)
-        name = (
-            self.engine.add_request(
-                name, {"prompt_token_ids": order["prompt"]}, SamplingParams(max_tokens=64, ignore_eos=True)
-            )
-            or name
-        )
+        params = SamplingParams(max_tokens=64, ignore_eos=True)
+        self.engine.add_request(name, {"prompt_token_ids": order["prompt"]}, params)
         for _ in range(order["steps"]):
             self.engine.step()
         self.engine.abort_request([name])
