@@ -33,6 +33,15 @@ def as_json(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def verdict(rows: Sequence[Row]) -> str:
+    """What is wrong with these rows; empty where nothing is."""
+    if not all(row.identical_output for row in rows):
+        return "an answer differs from that of the engine without a pool: this is a bug, please report it"
+    if not any(row.cached_tokens for row in rows if row.engine == rows[-1].engine):
+        return f"{rows[-1].engine} took nothing from the pool: see the lines above, or try on an idle machine"
+    return ""
+
+
 COLUMNS = ("engine", "turn", "prompt tokens", "from pool", "TTFT without", "TTFT with", "answer")
 
 

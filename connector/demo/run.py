@@ -26,6 +26,13 @@ from moonpool.schemas.errors import ConfigError
 
 ANSWER_TOKENS = 24
 POOL_ENGINES = ("engine-1", "engine-2")
+PATIENCE: dict[str, Any] = {
+    "timeout_s": 20.0,
+    "match_timeout_s": 20.0,
+    "load_timeout_s": 60.0,
+    "save_timeout_s": 60.0,
+}
+"""Three engines on a small machine that does something else as well: a late answer is still worth showing."""
 NEEDED = ("vllm", "gguf", "accelerate")
 
 Say = Callable[[str], None]
@@ -41,13 +48,13 @@ class Stage:
 
 
 def connector_config(master: str) -> dict[str, Any]:
-    """vLLM's --kv-transfer-config for a pool at `master`."""
+    """vLLM's --kv-transfer-config for a pool at `master`. A deployment needs no more than the master's address."""
     return {
         "kv_connector": "MoonpoolStoreConnector",
         "kv_connector_module_path": "moonpool.connector",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": {"master": master},
+        "kv_connector_extra_config": {"master": master} | PATIENCE,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from moonpool.connector.demo import engine, run
 from moonpool.connector.demo.conversation import QUESTIONS, messages
-from moonpool.connector.demo.rows import COLUMNS, Row, as_json, as_table
+from moonpool.connector.demo.rows import COLUMNS, Row, as_json, as_table, verdict
 from moonpool.schemas.errors import ConfigError, RpcFailed
 
 ROW = Row("engine-2", 1, 1975, 32, 1952, 2.5, 0.25, True, "a long\nanswer " * 10)
@@ -38,6 +39,13 @@ def test_the_table_says_what_was_not_cached_and_what_differs() -> None:
     assert first[6] == "DIFFERENT: x"
     assert second[6].startswith("same: a long answer")
     assert len(second[6]) < 80
+
+
+def test_the_verdict() -> None:
+    cold = dataclasses.replace(ROW, engine="engine-1", cached_tokens=0, ttft_warm_s=None)
+    assert verdict([cold, ROW]) == ""
+    assert "differs" in verdict([dataclasses.replace(cold, identical_output=False), ROW])
+    assert "engine-2 took nothing" in verdict([ROW, dataclasses.replace(ROW, cached_tokens=0)][1:])
 
 
 def test_each_turn_extends_the_one_before() -> None:
