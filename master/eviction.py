@@ -191,6 +191,8 @@ class OrderedRows:
             self._open_score = key
             rows = set(self._calendar.take())
             self._open = sorted((-self._position_of(row), row) for row in rows)
+        while self._open[0][0] != -self._position_of(row := self._open[0][1]):
+            heapq.heapreplace(self._open, (-self._position_of(row), row))  # the row's number was used again
         return self._open_score, heapq.heappop(self._open)[1]
 
     def peek(self) -> int | None:

@@ -304,7 +304,7 @@ class FlatMachine(IndexMachine):
 run_settings = settings(
     derandomize=True,
     deadline=None,
-    max_examples=15 * SOAK,
+    max_examples=480 * SOAK,
     stateful_step_count=60,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate],  # shrinking takes minutes; the failing steps are short enough to read

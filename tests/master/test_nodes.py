@@ -298,7 +298,7 @@ TestNodesMachine = NodesMachine.TestCase
 TestNodesMachine.settings = settings(
     derandomize=True,
     deadline=None,
-    max_examples=200 * SOAK,
+    max_examples=100 * SOAK,
     stateful_step_count=80,
     suppress_health_check=list(HealthCheck),
 )
