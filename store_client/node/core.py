@@ -29,6 +29,7 @@ from moonpool.store_client.node.puts import LANES, Put, Writers
 from moonpool.store_client.node.slots import Sink, Slots, entries
 
 ITEMS_MAX = 1024
+PUT_ID_MAX = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,8 @@ class NodeCore:
         if known is not None:
             return known
         writer.check_room()
+        if not 0 <= request.put_id <= PUT_ID_MAX:
+            raise InvalidParams(field="begin.put_id", value=request.put_id, allowed="a u64")
         if not 0 < len(request.items) <= ITEMS_MAX:
             raise InvalidParams(
                 field="begin.items", value=len(request.items), allowed=f"1 to {ITEMS_MAX} items"

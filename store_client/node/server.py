@@ -100,9 +100,11 @@ class LocalHandler(RemoteHandler):
             case Commit():
                 return self._commit(message)
             case Revoke():
+                _check_session(message.session)
                 with core.lock:
                     return Done(core.revoke(message.session, message.put_ids))
             case SessionHeartbeat():
+                _check_session(message.session)
                 with core.lock:
                     return Done(
                         core.session_heartbeat(message.session, message.open_put_ids, message.newest_put_id)
