@@ -64,6 +64,19 @@ class BufferCalls(Calls):
             keys, all_buffer_ptrs, all_sizes, lambda pool, names, memory: pool.put(names, memory, config)
         )
 
+    def put_from_with_metadata(
+        self,
+        key: str,
+        buffer_ptr: int,
+        metadata_buffer_ptr: int,
+        size: int,
+        metadata_size: int,
+        config: ReplicateConfig = DEFAULT,
+    ) -> int:
+        """Stores metadata and data, one behind the other, as one object."""
+        pointers, sizes = [metadata_buffer_ptr, buffer_ptr], [metadata_size, size]
+        return self.batch_put_from_multi_buffers([text(key)], [pointers], [sizes], config)[0]
+
     def upsert_from(self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig = DEFAULT) -> int:
         """As put_from, in the place of what the key had."""
         return self.batch_upsert_from([text(key)], [buffer_ptr], [size], config)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from moonpool.store_client.mooncake.buffers import BufferCalls
@@ -110,10 +110,29 @@ class TensorCalls(ObjectCalls, BufferCalls):
         self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]
     ) -> list[int]:
         """0, or a code each."""
+        return self._store_tensors(keys, buffer_ptrs, sizes, self.put_from)
+
+    def upsert_tensor_from(self, key: str, buffer_ptr: int, size: int) -> int:
+        """As put_tensor_from, in the place of what the key had."""
+        return self.batch_upsert_tensor_from([key], [buffer_ptr], [size])[0]
+
+    def batch_upsert_tensor_from(
+        self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]
+    ) -> list[int]:
+        """0, or a code each."""
+        return self._store_tensors(keys, buffer_ptrs, sizes, self.upsert_from)
+
+    @staticmethod
+    def _store_tensors(
+        keys: Sequence[str],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        store: Callable[[str, int, int], int],
+    ) -> list[int]:
         if not len(keys) == len(buffer_ptrs) == len(sizes):
             return [INVALID_PARAMS] * len(keys)
         return [
-            INVALID_PARAMS if _view(pointer, size) is None else self.put_from(key, pointer, size)
+            INVALID_PARAMS if _view(pointer, size) is None else store(key, pointer, size)
             for key, pointer, size in zip(keys, buffer_ptrs, sizes, strict=True)
         ]
 

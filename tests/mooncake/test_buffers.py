@@ -128,6 +128,12 @@ def test_pieces_that_contradict_themselves(store: Any, memory: Memory, key: str)
     assert store.batch_get_into_multi_buffers([key, key], [[address]], [[5]]) == [INVALID_PARAMS] * 2
 
 
+def test_metadata_before_the_data(store: Any, memory: Memory, key: str) -> None:
+    address = memory.address
+    assert store.put_from_with_metadata(key, address + 100, address, 50, 10) == 0
+    assert store.get(key) == memory.at(0, 10) + memory.at(100, 50)
+
+
 def test_upsert(store: Any, memory: Memory, key: str) -> None:
     address = memory.address
     assert store.upsert_from(key, address, 10) == 0

@@ -188,7 +188,7 @@ def nodes_of_this_process() -> list[int]:
 
 
 def test_use_after_a_fork_is_a_clear_error() -> None:
-    """Only ours: Mooncake's library hangs or crashes there."""
+    """Only ours: Mooncake's library hangs or crashes there. (difference: after-fork)"""
     with Pool("moonpool") as pool:
         store = pool.store(0)
         assert store.put("key", b"value") == -200  # no segment yet

@@ -144,6 +144,7 @@ def test_upsert(store: Any, key: str) -> None:
 
 
 def test_options(pool: Pool, store: Any, key: str) -> None:
+    """With one segment both keep one copy, whatever is asked for. (difference: replica-num)"""
     assert store.put(f"{key}-0", b"v", pool.config(replica_num=0)) == INVALID_PARAMS
     assert store.put(f"{key}-1", b"v", pool.config(replica_num=2)) == 0
     assert store.put(f"{key}-2", b"v", pool.config(preferred_segment="nowhere:1")) == 0

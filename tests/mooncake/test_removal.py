@@ -43,7 +43,7 @@ def test_batch_remove(store: Any, key: str) -> None:
     assert store.batch_remove([]) == []
 
 
-def test_remove_by_regex(store: Any, key: str) -> None:
+def test_remove_by_regex(pool: Pool, store: Any, key: str) -> None:
     keys = [f"{key}-a1", f"{key}-a2", f"{key}-b1", f"x{key}-a1"]
     store.put_batch(keys, [b"value"] * 4)
     assert store.remove_by_regex(f"^{key}-a") == 2
@@ -52,6 +52,10 @@ def test_remove_by_regex(store: Any, key: str) -> None:
     assert store.remove_by_regex(f"{key}-a", force=True) == 2  # found anywhere
     assert store.remove_by_regex(f"{key}-nothing") == 0
     assert store.remove_by_regex("(") == INVALID_PARAMS
+    store.put(f"{key}-lookbehind", b"value")
+    # ECMAScript, as C++ has it, knows no look-behind.
+    looked_behind = store.remove_by_regex(f"(?<={key}-)lookbehind")
+    assert looked_behind == pool.expected("regex", mooncake=INVALID_PARAMS, moonpool=1)
 
 
 def test_remove_all(own_pool: Pool) -> None:

@@ -72,6 +72,8 @@ def test_in_the_callers_memory(store: Any, memory: Memory, key: str) -> None:
     assert store.put_tensor_from(f"{key}-copy", address, store.get_size(key)) == 0
     assert torch.equal(store.get_tensor(f"{key}-copy"), CUBE)
     assert store.put_tensor_from(f"{key}-junk", address + 40_000, 10) == INVALID_PARAMS
+    assert store.upsert_tensor_from(f"{key}-copy", address, store.get_size(key)) == 0
+    assert store.batch_upsert_tensor_from([f"{key}-copy"], [address], [store.get_size(key)]) == [0]
     found = store.batch_get_tensor_into([key, f"{key}-nothing"], [address, address + 65536], [65536, 65536])
     assert torch.equal(found[0], CUBE)
     assert found[1] is None

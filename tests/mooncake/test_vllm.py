@@ -71,7 +71,7 @@ class Engine:
             "num_gpu_blocks_override": 128,
             "kv_transfer_config": transfer,
         }
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
         self._process = subprocess.Popen(
             [sys.executable, str(CHILD), pool.kind, json.dumps(options)],
             stdin=subprocess.PIPE,
