@@ -43,10 +43,13 @@ class MappedSegment:
             os.close(fd)
         self._bytes: U8 = np.frombuffer(self._mmap, dtype=np.uint8)
         self.address = address_of(self._bytes)
-        self.size_bytes = len(self._bytes)
         head = Head.read(self._mmap[:HEAD_BYTES])
         assert head is not None
         self.layout = head.layout
+        # What may be pinned or populated. Headers are a sparse file: touching them all would take an eighth of the
+        # pool's memory again, which nobody has set aside.
+        self.data_address = self.address + head.layout.data_offset
+        self.data_bytes = head.layout.capacity_bytes
         self._page_table = page_table(self._mmap, self.layout)
         rows = self.layout.page_count * self.layout.headers_per_page
         self._headers: Headers = np.frombuffer(
@@ -82,9 +85,9 @@ class MappedSegment:
 
     def populate(self, stopped: Callable[[], bool]) -> None:
         """Fills this process's page tables, so that first reads don't fault page by page. Old kernels can't."""
-        for first in range(0, self.size_bytes, POPULATE_BYTES):
-            size_bytes = min(POPULATE_BYTES, self.size_bytes - first)
-            address = ctypes.c_void_p(self.address + first)
+        for first in range(0, self.data_bytes, POPULATE_BYTES):
+            size_bytes = min(POPULATE_BYTES, self.data_bytes - first)
+            address = ctypes.c_void_p(self.data_address + first)
             if stopped() or _madvise(address, ctypes.c_size_t(size_bytes), MADV_POPULATE_WRITE):
                 return
 

@@ -135,14 +135,14 @@ class ShmTransport:
         self._gate.wait_empty()
         self._session.close()
         if self._registered:
-            self._copier.unregister(self._segment.address)
+            self._copier.unregister(self._segment.data_address)
         self._segment.close()
 
     def _register_mapping(self) -> None:
         """Once, and only when the first copy needs it: pinning memory for a device takes seconds."""
         with self._registering:
             if not self._registered:
-                self._copier.register(self._segment.address, self._segment.size_bytes)
+                self._copier.register(self._segment.data_address, self._segment.data_bytes)
                 self._registered = True
 
     # ------------------------------------------------------------ reading
@@ -193,6 +193,9 @@ class ShmTransport:
             if not isinstance(granted, Granted) or granted.put_id != put_id:
                 raise TransferFailed(peer=self._node.address, reason=f"{type(granted).__name__} to Begin")
             statuses = np.frombuffer(granted.statuses, dtype=np.uint8).copy()
+            if len(statuses) != sum(batch.source.count for batch in group):
+                # A node that adopted this very put knows its granted blocks only: they would get each other's bytes.
+                raise TransferFailed(peer=self._node.address, reason="Granted of another size")
             go = np.flatnonzero(statuses == Status.OK)
             if not len(go):
                 return statuses

@@ -1,0 +1,87 @@
+"""What the shm transport takes of a host's memory, and what it makes of a node's strange answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from client.chains import Engine, all_ok, chained
+from client.pool import Pool, wait_until
+from client.test_prepare import PinningCopier
+from support.payloads import chain_hashes
+
+from moonpool.schemas.framing import PROTOCOL_VERSION
+from moonpool.schemas.messages import BeginItem, Granted, Hello, Message, Status
+from moonpool.schemas.packed import join_hashes
+from moonpool.store_client.copiers.host import HostCopier
+from moonpool.store_client.transports.base import WriteBatch
+from moonpool.store_client.transports.shm import ShmTransport
+
+BLOCK_BYTES = 64 << 10
+SPEC = chained("shm", BLOCK_BYTES)
+HELLO = Hello(PROTOCOL_VERSION, "client", "test")
+
+
+def soon() -> float:
+    return time.monotonic() + 5
+
+
+def transport_of(pool: Pool, tmp_path: Path, copier: HostCopier) -> ShmTransport:
+    return ShmTransport(pool.node.info, HELLO, str(tmp_path), copier, lambda _: SPEC)
+
+
+def batch_of(name: str, count: int) -> tuple[WriteBatch, Engine]:
+    """New blocks, and the memory that they lie in."""
+    hashes = chain_hashes(name, count)
+    engine = Engine(count, BLOCK_BYTES)
+    engine.fill(hashes, 0)
+    item = BeginItem(SPEC.digest(), 0, 0, b"", join_hashes(hashes))
+    return WriteBatch(item, np.full(count, BLOCK_BYTES, dtype=np.uint64), engine.fragments), engine
+
+
+@pytest.mark.parametrize("copier", [HostCopier(), PinningCopier()], ids=["host", "device"])
+def test_preparing_takes_no_memory_beside_the_pool_s(
+    shared_pool: Pool, tmp_path: Path, copier: HostCopier
+) -> None:
+    path = shared_pool.node.info.segment_path
+    before = os.stat(path).st_blocks
+    transport = transport_of(shared_pool, tmp_path, copier)
+    transport.prepare()
+    assert os.stat(path).st_blocks == before, "the sparse header region has become real"
+    if isinstance(copier, PinningCopier):
+        assert list(copier.pinned.values()) == [shared_pool.node.info.capacity_bytes]
+    transport.close()
+
+
+def test_a_grant_for_fewer_blocks_is_not_filled(
+    shared_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that was killed between its grant and its answer adopts the put without the blocks that got no slot."""
+    transport = transport_of(shared_pool, tmp_path, HostCopier())
+    batch, _engine = batch_of("fewer", 3)
+    call = transport._node.call
+    grants: list[Granted] = []
+
+    def forgetful(message: Message, deadline_s: float) -> Message:
+        answer = call(message, deadline_s)
+        if isinstance(answer, Granted):
+            grants.append(answer)
+            answer = msgspec.structs.replace(
+                answer,
+                statuses=answer.statuses[1:],
+                slots=answer.slots[4:],
+                generations=answer.generations[8:],
+            )
+        return answer
+
+    monkeypatch.setattr(transport._node, "call", forgetful)
+    (statuses,) = transport.write([batch], soon())
+    assert grants and (statuses == Status.FAILED).all()
+    monkeypatch.undo()
+    wait_until(lambda: shared_pool.node.status()["objects_writing"] == 0)
+    assert all_ok(transport.write([batch], soon())[0])
+    transport.close()
