@@ -105,15 +105,17 @@ class Drops:
             zip(old, zip(new_slots.tolist(), new_generations.tolist(), strict=True), strict=True)
         )
 
+    def follow(self, place: tuple[int, int]) -> tuple[int, int]:
+        """Where moves took a (slot, generation); the same place where none did."""
+        while (further := self._forwards.get(place) or self._older_forwards.get(place)) is not None:
+            place = further
+        return place
+
     def _forward(self, slots: U32, generations: U64) -> tuple[U32, U64]:
         """The same places after all moves."""
         if not self._forwards:
             return slots, generations
-        places = list(zip(slots.tolist(), generations.tolist(), strict=True))
-        for index, place in enumerate(places):
-            while (further := self._forwards.get(place) or self._older_forwards.get(place)) is not None:
-                place = further
-            places[index] = place
+        places = [self.follow(place) for place in zip(slots.tolist(), generations.tolist(), strict=True)]
         return (
             np.array([slot for slot, _ in places], dtype=np.uint32),
             np.array([generation for _, generation in places], dtype=np.uint64),

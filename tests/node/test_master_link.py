@@ -26,6 +26,7 @@ from moonpool.schemas.messages import (
     NodeInfo,
     Victims,
 )
+from moonpool.schemas.packed import u32s, u64s
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.runtime import Node
 from moonpool.store_client.node.segment import open_segment
@@ -245,6 +246,51 @@ async def test_a_check_is_answered_on_the_stream(running: Running, master: FakeM
     await until(lambda: sum(isinstance(op, Checked) for op in master.ops) == 2)
     checks = [op for op in master.ops if isinstance(op, Checked)]
     assert [check.good for check in checks] == [True, False]
+
+
+async def test_a_check_follows_what_was_moved_before_the_master_heard_of_it(
+    running: Running, master: FakeMaster
+) -> None:
+    """Else a good block, asked for at its old place, would stay doubted until the master drops it."""
+    await until(lambda: master.complete)
+    granted = running.put(17)  # a page and one
+    places = list(zip(u32s(granted.slots).tolist(), u64s(granted.generations).tolist(), strict=True))
+    with running.core.lock:
+        running.core.drops.exact([DropList(DIGEST, b"", b"", granted.slots[:4], granted.generations[:8])])
+        assert running.core.moves.choose(8192)
+        while running.core.moves.step(1 << 20):
+            pass
+    moved = next(place for place in places[1:] if place not in running.held().items())
+    block = places.index(moved)
+    master.push(Check(5, DIGEST, 0, running.hashes[32 * block : 32 * block + 32], *moved))
+    await until(lambda: any(isinstance(op, Checked) for op in master.ops))
+    (check,) = [op for op in master.ops if isinstance(op, Checked)]
+    assert check.good and running.held()[check.slot] == check.generation
+    await until(running.agrees)
+
+
+async def test_orders_with_numbers_that_cannot_be_stop_nothing(running: Running, master: FakeMaster) -> None:
+    await until(lambda: master.complete)
+    master.push(Check(5, DIGEST, 0, bytes(32), -1, -1))
+    master.push(Drop(1, 5))
+    await until(lambda: done(master) == [1])
+
+
+async def test_what_an_earlier_master_asked_is_not_confirmed_to_this_one(
+    running: Running, master: FakeMaster
+) -> None:
+    """Drop ids begin anew with each master."""
+    await until(lambda: master.complete)
+    running.put(2)
+    late = Drop(3, 5, keyspace=DIGEST, whole_keyspace=True)
+    master.epoch = 6
+    await until(lambda: running.node.numbers()["master_epoch"] == 6)
+    link = running.node._link
+    assert link is not None
+    link._pushes.put_nowait(late)  # it waited in the queue while the masters changed
+    master.push(Drop(4, 6))
+    await until(lambda: done(master) == [4])
+    assert running.held() == {}
 
 
 async def test_need_is_answered_by_victims(running: Running, master: FakeMaster) -> None:
