@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from moonpool.master.drops import DropBatch
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.nodes import OUTSTANDING_MAX, Nodes
@@ -52,6 +54,9 @@ from moonpool.schemas.messages import (
 from moonpool.schemas.packed import u64s
 
 log = logging.getLogger(__name__)
+
+EPOCH_END = 1 << 62
+"""Epochs are ms since 1970: one from here on is an error, and would leave no room to go above it."""
 
 Push = tuple[bytes, Drop | Check]
 """(segment, message)."""
@@ -187,13 +192,17 @@ class MasterCore:
     # ------------------------------------------------------------ nodes
 
     def _announce(self, message: Announce, now_s: float, origin: Origin) -> Outcome:
+        if not 0 <= message.epoch_seen < EPOCH_END:
+            raise InvalidParams(field="epoch_seen", value=message.epoch_seen, allowed=f"0 to {EPOCH_END - 1}")
         for spec in message.specs:
             spec.check()
         node = self._nodes.announce(message.info, now_s)
         for spec in message.specs:
             self._register(spec)
-        # Without hard state this is what keeps an epoch above those of masters before this one.
-        self.epoch = max(self.epoch, message.epoch_seen)
+        # Without hard state this is what keeps an epoch above those of masters before this one. An equal one would
+        # not do: the node would take this master for that one, and its answers to that one's drops for ours.
+        if message.epoch_seen > self.epoch:
+            self.epoch = message.epoch_seen + 1
         log.info("node %s announced segment %s", node.info.node, node.info.segment.hex())
         return Outcome(self._announced())
 
@@ -216,7 +225,9 @@ class MasterCore:
         confirmed: list[tuple[bytes, int]] = []
         if message.sequence == 0:
             self._shard.start_inventory(node.index)
-            pushes += [(message.segment, drop) for drop in node.outstanding.values()]
+            # As of now: orders of an epoch that has passed are refused, whoever gave them.
+            again = [msgspec.structs.replace(drop, epoch=self.epoch) for drop in node.outstanding.values()]
+            pushes += [(message.segment, drop) for drop in again]
         node.stream.advance(message.stream, message.sequence)
         for op in message.ops:
             if isinstance(op, InventoryEnd):

@@ -13,6 +13,7 @@ from moonpool.master.nodes import FLAPS_MAX, Nodes
 from moonpool.schemas.errors import InvalidParams, NotFound, StaleEpoch, StreamGap
 from moonpool.schemas.messages import (
     Announce,
+    Clear,
     ClusterMap,
     GetClusterMap,
     Heartbeat,
@@ -177,8 +178,23 @@ def test_epochs(cluster: PaperCluster) -> None:
     with pytest.raises(StaleEpoch):
         cluster.ask(Heartbeat(segment.info.segment, 8, 0))
     cluster.ask(Announce(segment.info, [], 12))
-    assert cluster.core.epoch == 12
+    assert cluster.core.epoch == 13, "more than what any node has seen of other masters"
+    cluster.ask(Announce(segment.info, [], 13))
+    assert cluster.core.epoch == 13, "that was this very master"
     cluster.ask(Heartbeat(segment.info.segment, 7, 0))
+    for impossible in (-1, 1 << 62):
+        with pytest.raises(InvalidParams, match="epoch_seen"):
+            cluster.ask(Announce(segment.info, [], impossible))
+
+
+def test_a_removal_that_waits_for_its_node_is_given_again_in_the_epoch_of_then(cluster: PaperCluster) -> None:
+    """Nodes refuse orders of an epoch that has passed."""
+    away = cluster.join("a")
+    cluster.disconnect("a")
+    cluster.ask(Clear(cluster.keyspace))
+    cluster.ask(Announce(cluster.join("b").info, [], 12))
+    cluster.join("a")
+    assert [drop.epoch for drop in away.drops] == [13]
 
 
 def test_a_bad_announcement_is_refused(cluster: PaperCluster) -> None:
