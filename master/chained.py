@@ -242,8 +242,11 @@ class ChainedTable(Table):
 
     def lift_use(self, row: int) -> None:
         """Hands the row's recency and uses to its parent: whoever used the row used the parent too, and a hot trunk
-        must not look cold when its last child goes."""
+        must not look cold when its last child goes. Placeholders that go with the row hand them on."""
         above = self.parent[row]
-        if above >= 0:
+        while above >= 0:
             self.last_use_s[above] = max(self.last_use_s[above], self.last_use_s[row])
             self.uses[above] = max(self.uses[above], self.uses[row])
+            if self.committed[above] or self.next_sibling[row] >= 0 or self.previous_sibling[row] >= 0:
+                return
+            row, above = above, self.parent[above]

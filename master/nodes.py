@@ -216,11 +216,12 @@ class Nodes:
         """Asserts that derived facts agree with the nodes' states."""
         indices = {node.index for node in self._nodes.values()}
         assert len(indices) == len(self._nodes), "two nodes with one index"
-        assert not indices & set(self._free_indices), "an index both free and used"
+        assert len(indices) + len(self._free_indices) == NODES_MAX, "an index lost, or both free and used"
         assert self._unswept <= indices, "a sweep of a forgotten node"
         for node in self._nodes.values():
             assert self.names[node.index] == node.info.segment, "a wrong name"
             assert self.usable[node.index] == (node.state in READABLE), "usable is wrong"
             assert len(node.flaps_s) <= FLAPS_MAX, "flaps are not bounded"
             assert len(node.outstanding) <= OUTSTANDING_MAX, "outstanding drops are not bounded"
-        assert int(self.usable.sum()) == sum(node.state in READABLE for node in self._nodes.values())
+        usable = int(np.count_nonzero(self.usable))
+        assert usable == sum(node.state in READABLE for node in self._nodes.values()), "usable, and unknown"

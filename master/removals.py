@@ -63,9 +63,7 @@ def _remove_rank(table: Table, message: Remove, hashes: list[bytes], step: Step)
             skipped += 1
             continue
         place = table.place(row, message.rank)
-        step.drops.add(
-            place.segment, table.keyspace, message.rank, block_hash, place.slot, place.generation
-        )
+        step.drops.add(place.segment, table.keyspace, message.rank, block_hash, place.slot, place.generation)
         table.drop_copy(row, message.rank, step.now_s)
         count += 1
     return Removed(count, skipped, [])

@@ -204,9 +204,11 @@ class Table(ABC):
             for index in np.flatnonzero(rest).tolist()
             if not self._commit_again(segment, entries, index, int(rows[index]), usable, now_s)
         ]
-        for row in dict.fromkeys(fresh_rows.tolist()):
+        touched = list(dict.fromkeys(fresh_rows.tolist()))
+        for row in touched:
             if self.enough(row):
                 self.settle(row)
+        for row in touched:
             if self.stale(row, now_s):  # somebody is at work on it again
                 self._unready_as_of(row, now_s)
         return refused

@@ -22,6 +22,7 @@ from support.reporting_machine import (
     WORLD,
     ReportingMachine,
     blocks,
+    hash_lists,
     leases_ms,
     names,
     ranks,
@@ -61,7 +62,7 @@ class IndexMachine(ReportingMachine):
 
     # ------------------------------------------------------------ readers and writers
 
-    @rule(hashes=st.lists(blocks, min_size=1, max_size=4, unique=True), lease_ms=leases_ms)
+    @rule(hashes=hash_lists, lease_ms=leases_ms)
     def renew(self, hashes: list[bytes], lease_ms: int) -> None:
         reply = self.cluster.ask(Renew(self.keyspace, join_hashes(hashes), lease_ms))
         assert isinstance(reply, Renewed)
@@ -191,7 +192,7 @@ class IndexMachine(ReportingMachine):
         """Everybody is there and nobody reads any more, when a put comes that needs room."""
         for other in NAMES:
             if not self.reports(other):
-                self.come_back(other, True, set())
+                self.come_back(other, True, 0)
         self.let_pass(22)
         self.make_room(name, count)
 
@@ -285,7 +286,7 @@ class FlatMachine(IndexMachine):
 
     chained = False
 
-    @rule(hashes=st.lists(blocks, min_size=1, max_size=4, unique=True), rank=st.integers(-1, WORLD - 1))
+    @rule(hashes=hash_lists, rank=st.integers(-1, WORLD - 1))
     def presence(self, hashes: list[bytes], rank: int) -> None:
         reply = self.cluster.ask(Presence(self.keyspace, join_hashes(hashes), rank, 2700))
         assert isinstance(reply, Present)

@@ -96,10 +96,13 @@ class NaiveIndex:
         self.settle(now_s)
 
     def lift(self, block_hash: bytes) -> None:
-        parent = self.parents.get(block_hash)
-        if parent in self.rows:
+        """Recency goes to the nearest ancestor that stays when this row goes."""
+        row, parent = self.rows[block_hash], self.parents.get(block_hash)
+        if parent in self.rows and row.linked:
             above = self.rows[parent]
-            above.last_use_s = max(above.last_use_s, self.rows[block_hash].last_use_s)
+            above.last_use_s = max(above.last_use_s, row.last_use_s)
+            if not above.copies and self.children(parent) == [block_hash]:
+                self.lift(parent)
 
     def settle(self, now_s: float) -> None:
         """Rows without copies on which nothing hangs leave; since when the others are unready is noted."""
