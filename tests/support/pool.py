@@ -1,0 +1,78 @@
+"""A master and a node, and what tests of engines want of them."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from moonpool.schemas.config import ClientSettings
+from moonpool.schemas.framing import PROTOCOL_VERSION
+from moonpool.schemas.messages import Description, Hello, ReportBad, decode_from_master
+from moonpool.store_client import StoreClient
+from moonpool.store_client.rpc.connection import RpcConnection
+from support.damage import Damage, damage, flip_payload
+from support.processes import MasterProcess, NodeProcess
+from support.vllm_engines import EngineProcess
+
+
+class Pool:
+    """Servers that run already, and a client of them."""
+
+    def __init__(self, master: MasterProcess, node: NodeProcess) -> None:
+        self.master = master
+        self.node = node
+        self.client = StoreClient(ClientSettings(master=master.address, run_dir=node.run_dir))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.client.close()
+
+    def connector(self, role: str = "kv_both", extra: dict[str, Any] | None = None) -> dict[str, Any]:
+        """vLLM's kv_transfer_config. Its load failure policy is left at vLLM's default, which is "fail". The pool
+        is waited for longer than by default: a busy machine is no fault."""
+        place = {"master": self.master.address, "run_dir": self.node.run_dir, "match_timeout_s": 5.0}
+        return {
+            "kv_connector": "MoonpoolStoreConnector",
+            "kv_connector_module_path": "moonpool.connector",
+            "kv_role": role,
+            "kv_connector_extra_config": {**place, **(extra or {})},
+        }
+
+    def describe(self, engine: EngineProcess, prompt: list[int], block: int) -> Description:
+        """What the pool knows of one block of a prompt that the engine has seen."""
+        keyspace, block_hash = self.name(engine, prompt, block)
+        return self.client.describe(keyspace, block_hash)
+
+    def name(self, engine: EngineProcess, prompt: list[int], block: int) -> tuple[bytes, bytes]:
+        """(keyspace, hash) of one block of a prompt."""
+        (keyspace,) = engine.ask("keyspaces")["digests"]
+        return bytes.fromhex(keyspace), bytes.fromhex(engine.ask("hashes", prompt=prompt)["hashes"][block])
+
+    def damage(
+        self, engine: EngineProcess, prompt: list[int], block: int, how: Damage, *, rank: int = 0
+    ) -> None:
+        """Damages one rank's copy of a block where it lies."""
+        copies = self.describe(engine, prompt, block).copies
+        damage(self.node, next(copy for copy in copies if copy.rank == rank), how)
+
+    def lose(self, engine: EngineProcess, prompt: list[int], block: int, *, rank: int) -> None:
+        """Damages one rank's copy, tells the pool, and waits until that copy is gone."""
+        keyspace, block_hash = self.name(engine, prompt, block)
+        copy = next(c for c in self.client.describe(keyspace, block_hash).copies if c.rank == rank)
+        damage(self.node, copy, flip_payload)
+        report = ReportBad(keyspace, rank, block_hash, copy.segment, copy.slot, copy.generation)
+        hello = Hello(PROTOCOL_VERSION, "client", "test")
+        connection = RpcConnection(self.master.address, hello, decode_from_master)
+        try:
+            connection.call(report, time.monotonic() + 5)
+        finally:
+            connection.close()
+        end_s = time.monotonic() + 5
+        while any(c.rank == rank for c in self.client.describe(keyspace, block_hash).copies):
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
