@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from moonpool.store_client.cli import bench, config, demo, servers, status, version
+from moonpool.store_client.cli import bench, config, demo, replay, servers, status, version
 
 app = typer.Typer(
     name="moonpool",
@@ -22,6 +22,7 @@ for command in (
     status.status,
     demo.demo,
     bench.bench,
+    replay.replay,
     version.version,
 ):
     app.command()(command)

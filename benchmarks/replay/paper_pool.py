@@ -1,0 +1,145 @@
+"""A pool on paper: the real master core and eviction policy, with one node that holds nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import cast
+
+from moonpool.master.core import MasterCore, Origin
+from moonpool.master.eviction import EvictionPolicy
+from moonpool.schemas.config import MasterSettings
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind
+from moonpool.schemas.messages import (
+    Announce,
+    Entries,
+    Heartbeat,
+    InventoryEnd,
+    Match,
+    Matched,
+    Message,
+    Need,
+    NodeInfo,
+    Op,
+    PutAnswer,
+    PutItem,
+    PutStart,
+    PutStarted,
+    Renew,
+    Report,
+    Victims,
+)
+from moonpool.schemas.packed import pack_u16, pack_u32, pack_u64
+from moonpool.schemas.runs import split_runs
+
+HASH_BYTES = 16
+SEGMENT = b"replayed"
+SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="replay", shard_bytes=(1,), hash_bytes=HASH_BYTES)
+KEYSPACE = SPEC.digest()
+NO_PARENT = bytes(HASH_BYTES)
+
+Chain = Sequence[bytes]
+"""Block hashes of a request."""
+
+
+def block_hash(block: int) -> bytes:
+    """The hash that stands for a trace's block id."""
+    return hashlib.sha256(str(block).encode()).digest()[:HASH_BYTES]
+
+
+class PaperPool:
+    """`capacity_blocks` blocks of one byte. Requests come one after the other and hold no leases between them."""
+
+    def __init__(self, capacity_blocks: int, policy: EvictionPolicy | None) -> None:
+        self._capacity = capacity_blocks
+        self._core = MasterCore(1, 1, MasterSettings(), policy)
+        self._origin = Origin("nowhere", SPEC.tenant, SEGMENT)
+        self._stored = 0
+        self._slot = 0
+        self._sequence = 0
+        self._ticked_s = 0.0
+        info = NodeInfo(
+            node="paper",
+            segment=SEGMENT,
+            host="nowhere",
+            rpc_address="",
+            data_address="",
+            unix_path="",
+            segment_path="",
+            capacity_bytes=1 << 40,
+            page_bytes=1 << 20,
+        )
+        self._ask(Announce(info, [SPEC], 0), 0.0)
+        self._report([InventoryEnd()], 0.0)
+        self._heartbeat(0.0)
+
+    def serve(self, chain: Chain, now_s: float) -> int:
+        """A request: how many of its leading blocks are there. All the others are there afterwards."""
+        if now_s - self._ticked_s >= 1:
+            self._heartbeat(now_s)
+            self._core.tick(now_s)
+            self._ticked_s = now_s
+        runs = list(split_runs(0, len(chain)))
+        match = Match(KEYSPACE, [(at, b"".join(chain[at : at + count])) for at, count in runs], lease_ms=0)
+        ready = cast(Matched, self._ask(match, now_s)).ready
+        hit = 0
+        for (at, count), length in zip(runs, ready, strict=True):
+            hit = at + length
+            if length < count:
+                break
+        if hit:
+            self._renew([chain[end - 1] for at, count in split_runs(0, hit) if (end := at + count)], now_s)
+        if hit < len(chain):
+            self._put(chain, runs, now_s)
+        return hit
+
+    def _renew(self, deepest: list[bytes], now_s: float) -> None:
+        self._ask(Renew(KEYSPACE, b"".join(deepest), lease_ms=0), now_s)
+
+    def _put(self, chain: Chain, runs: list[tuple[int, int]], now_s: float) -> None:
+        items = [
+            PutItem(KEYSPACE, 0, at, chain[at - 1] if at else b"", b"".join(chain[at : at + count]), 1)
+            for at, count in runs
+        ]
+        answers = b"".join(cast(PutStarted, self._ask(PutStart(items), now_s)).answers)
+        missing = [position for position, answer in enumerate(answers) if answer == PutAnswer.GO]
+        if missing:
+            slots = range(self._slot, self._slot + len(missing))
+            self._report([_entries(chain, missing, slots)], now_s)
+            self._slot += len(missing)
+            self._stored += len(missing)
+        self._renew([chain[at + count - 1] for at, count in runs], now_s)
+        while self._stored > self._capacity:
+            victims = cast(Victims, self._ask(Need(SEGMENT, 1, self._stored - self._capacity), now_s))
+            if not victims.freed_bytes:
+                break
+            self._stored -= victims.freed_bytes
+
+    def _report(self, ops: list[Op], now_s: float) -> None:
+        self._ask(Report(SEGMENT, 1, self._sequence, ops), now_s)
+        self._sequence += 1
+
+    def _heartbeat(self, now_s: float) -> None:
+        self._ask(Heartbeat(SEGMENT, 1, 1 << 40), now_s)
+
+    def _ask(self, message: Message, now_s: float) -> Message:
+        return self._core.handle(message, now_s, self._origin).reply
+
+    def validate(self) -> None:
+        """Asserts every invariant of the index and of the policy."""
+        self._core.validate()
+        assert self._core.status(0.0)["rows"] == self._stored
+
+
+def _entries(chain: Chain, positions: list[int], slots: range) -> Entries:
+    count = len(positions)
+    return Entries(
+        keyspace=KEYSPACE,
+        ranks=pack_u16([0] * count),
+        positions=pack_u32(positions),
+        hashes=b"".join([chain[position] for position in positions]),
+        parents=b"".join([chain[position - 1] if position else NO_PARENT for position in positions]),
+        slots=pack_u32(slots),
+        generations=pack_u64([1] * count),
+        lengths=pack_u64([1] * count),
+    )
