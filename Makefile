@@ -14,7 +14,7 @@ help:
 
 setup: $(STAMP) ## make .venv with all that development needs
 
-$(STAMP): pyproject.toml constraints.txt scripts/setup.sh
+$(STAMP): pyproject.toml setup.py constraints.txt scripts/setup.sh
 	@VENV=$(VENV) scripts/setup.sh
 	@touch $@
 

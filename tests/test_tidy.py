@@ -123,7 +123,7 @@ def test_the_wheel_holds_every_file(tmp_path: Path) -> None:
             target.symlink_to(path.readlink())
         elif path.is_file():
             target.write_bytes(path.read_bytes())
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "moonpool-as-mooncake.pth", "README.md", "LICENSE"):
         (tree / name).write_bytes((ROOT / name).read_bytes())
     command = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--no-index"]
     built = subprocess.run(
@@ -133,4 +133,5 @@ def test_the_wheel_holds_every_file(tmp_path: Path) -> None:
     with zipfile.ZipFile(next(tmp_path.glob("moonpool-*.whl"))) as wheel:
         held = set(wheel.namelist())
     assert wanted - held == set()
+    assert "moonpool-as-mooncake.pth" in held
     assert {name for name in held if name.endswith(".py")} <= wanted

@@ -9,6 +9,7 @@ Everything that vLLM itself prints goes to stderr.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -110,6 +111,8 @@ def main() -> None:
     """`python -m moonpool.connector.demo.engine_worker '<JSON of vllm.LLM's arguments>'`."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("moonpool").setLevel(logging.INFO)
     _serve(json.loads(sys.argv[1]), sys.stdin, answers)
     # vLLM's worker threads may outlive their use: nothing is left to be saved, so nothing is waited for.
     sys.stderr.flush()

@@ -38,7 +38,7 @@ def verdict(rows: Sequence[Row]) -> str:
     if not all(row.identical_output for row in rows):
         return "an answer differs from that of the engine without a pool: this is a bug, please report it"
     if not any(row.cached_tokens for row in rows if row.engine == rows[-1].engine):
-        return f"{rows[-1].engine} took nothing from the pool: see the lines above, or try on an idle machine"
+        return f"{rows[-1].engine} took nothing from the pool: run it with --logs FOLDER to see why, or on an idle machine"
     return ""
 
 

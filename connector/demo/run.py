@@ -70,14 +70,15 @@ def check_installed() -> None:
 
 
 @contextmanager
-def staged(cache: Path, say: Say) -> Iterator[Stage]:
-    """The pool and the engines, warmed up; all end with the context."""
+def staged(cache: Path, kept_logs: Path | None, say: Say) -> Iterator[Stage]:
+    """The pool and the engines, warmed up; all end with the context. Their output goes to `kept_logs`, or nowhere."""
     check_installed()
     model = ensure_model(cache, say)
     with tempfile.TemporaryDirectory(prefix="moonpool-demo-") as scratch, ExitStack() as stack:
-        logs = Path(scratch)
+        logs = kept_logs or Path(scratch)
+        logs.mkdir(parents=True, exist_ok=True)
         say("starting a pool")
-        pool = stack.enter_context(DemoPool(fallback=logs, log=logs / "pool.log"))
+        pool = stack.enter_context(DemoPool(fallback=Path(scratch), log=logs / "pool.log"))
         say(f"pool is at {pool.master}; starting three vLLM engines (half a minute or more)")
 
         def start(name: str, connector: dict[str, Any] | None) -> EngineProcess:

@@ -19,6 +19,9 @@ def demo(
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep the pool and the engines up until Ctrl-C.")
     ] = False,
+    logs: Annotated[
+        Path | None, typer.Option(help="Keep the output of pool and engines in this folder.")
+    ] = None,
     cache: Annotated[Path, typer.Option(help="Where the model is kept.")] = CACHE_DEFAULT,
 ) -> None:
     """Run two vLLM engines that share a pool, and compare them with one that does not."""
@@ -31,7 +34,7 @@ def demo(
 
     # SIGTERM unwinds as an exit does, so that the engines end with us.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(FAILED))
-    with staged(cache.expanduser(), say) as stage:
+    with staged(cache.expanduser(), logs, say) as stage:
         rows = converse(stage, say)
         if as_json:
             print_json(document(rows))
