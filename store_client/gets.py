@@ -158,12 +158,13 @@ class Getter:
     def _read(
         self, wanted: Wanted, places: Places, index: NDArray[np.intp], statuses: U8, deadline_s: float
     ) -> None:
+        statuses[index] = Status.FAILED
         tasks = []
         for segment in np.unique(places.which[index]).tolist():
             mine = index[places.which[index] == segment]
             name = places.segments[segment]
             tasks.append(partial(self._read_segment, name, wanted, places, mine, statuses, deadline_s))
-        self._workers.run(tasks)
+        self._workers.run(tasks, deadline_s)
 
     def _read_segment(
         self,

@@ -142,7 +142,8 @@ class Putter:
                     batch = part.batch(first + cut.start, first + cut.stop, self._nodes.shards)
                     writes.setdefault(segment, []).append(_Write(i, first + cut.start, batch))
         self._workers.run(
-            [partial(self._write, segment, mine, statuses, deadline_s) for segment, mine in writes.items()]
+            [partial(self._write, segment, mine, statuses, deadline_s) for segment, mine in writes.items()],
+            deadline_s,
         )
         self._abandon(parts, goes, statuses, deadline_s)
         return statuses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
@@ -12,15 +13,21 @@ class Workers:
     def __init__(self, count: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
 
-    def run(self, tasks: Sequence[Callable[[], None]]) -> None:
-        """Does all tasks, the first one in this thread, and returns when the last one is done, even if one raises."""
+    def run(self, tasks: Sequence[Callable[[], None]], deadline_s: float) -> None:
+        """Does all tasks, the first one in this thread, and returns when the last one is done, even if one raises.
+
+        A task that has found no thread by `deadline_s` is left undone: other calls keep them all busy, perhaps with
+        a peer that is frozen. Those that have begun are waited for; each minds the deadline itself.
+        """
         others = [self._pool.submit(task) for task in tasks[1:]]
         try:
             for task in tasks[:1]:
                 task()
         finally:
-            wait(others)  # whatever happens: they write into the caller's memory
-        for other in others:
+            wait(others, max(0.0, deadline_s - time.monotonic()))
+            begun = [other for other in others if not other.cancel()]
+            wait(begun)  # whatever happens: they write into the caller's memory
+        for other in begun:
             other.result()
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class TcpTransport:
                 statuses[index] = self._read_part(batch, index, deadline_s)
 
         with self._gate:
-            self._spread([partial(share, group) for group in self._shares(batch.lengths)])
+            self._spread([partial(share, group) for group in self._shares(batch.lengths)], deadline_s)
         return statuses
 
     def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
@@ -71,7 +71,7 @@ class TcpTransport:
 
         totals = np.array([int(batch.lengths.sum()) for batch in batches], dtype=np.uint64)
         with self._gate:
-            self._spread([partial(share, group) for group in self._shares(totals)])
+            self._spread([partial(share, group) for group in self._shares(totals)], deadline_s)
         return statuses
 
     def prepare(self) -> None:
@@ -88,8 +88,9 @@ class TcpTransport:
     def _shares(self, lengths: NDArray[np.uint64]) -> list[NDArray[np.intp]]:
         return split_evenly(lengths, self._count, LANE_BYTES_MIN)
 
-    def _spread(self, shares: Sequence[Callable[[], None]]) -> None:
-        """Does all shares, the first one in this thread. One that fails leaves its statuses at FAILED."""
+    def _spread(self, shares: Sequence[Callable[[], None]], deadline_s: float) -> None:
+        """Does all shares, the first one in this thread. One that fails, or is never begun, leaves its
+        statuses at FAILED."""
 
         def guarded(share: Callable[[], None]) -> None:
             try:
@@ -97,7 +98,7 @@ class TcpTransport:
             except MoonpoolError as error:
                 log.warning("transfer with %s failed: %s", self._peer, error)
 
-        self._workers.run([partial(guarded, share) for share in shares])
+        self._workers.run([partial(guarded, share) for share in shares], deadline_s)
 
     def _read_part(self, batch: ReadBatch, index: NDArray[np.intp], deadline_s: float) -> U8:
         request = LaneRead(
