@@ -17,7 +17,7 @@ class BreakerState(StrEnum):
 
 
 class CircuitBreaker:
-    """One peer's. Ask `before_call`, then say `succeeded` or `failed`."""
+    """One peer's. Ask `before_call`, then say `succeeded`, `failed` or `undecided`."""
 
     def __init__(self, peer: str, retry_s: float, probe_s: float = 10.0) -> None:
         """`retry_s`: pause after a failure. `probe_s`: a probe that says nothing for so long is given up."""
@@ -54,6 +54,11 @@ class CircuitBreaker:
         self.failures += 1
         self._state = BreakerState.OPEN
         self._until_s = now_s + self._retry_s
+
+    def undecided(self, now_s: float) -> None:
+        """A call ended before the peer could show anything: was it the probe, the next call is one."""
+        if self._state is BreakerState.HALF_OPEN:
+            self._until_s = now_s
 
     def validate(self) -> None:
         """Raises AssertionError where the parts contradict each other."""

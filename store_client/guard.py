@@ -33,8 +33,10 @@ class Guard:
         except Unreachable as error:
             now_s = time.monotonic()
             impatient = isinstance(error, DeadlineExceeded) and now_s - start_s < PATIENCE_S
-            if not impatient:
-                with self._lock:
+            with self._lock:
+                if impatient:
+                    self._breaker.undecided(now_s)
+                else:
                     self._breaker.failed(now_s)
             raise
         except MoonpoolError:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moonpool.schemas.errors import Unavailable
+from moonpool.schemas.errors import DeadlineExceeded, RpcFailed, Unavailable
 from moonpool.store_client.breaker import BreakerState, CircuitBreaker
+from moonpool.store_client.guard import Guard
 
 
 def test_one_failure_costs_nothing_more_until_a_probe_succeeds() -> None:
@@ -35,6 +38,33 @@ def test_a_probe_that_never_comes_back_is_given_up() -> None:
     with pytest.raises(Unavailable):
         breaker.before_call(5.9)
     breaker.before_call(6.0)
+
+
+def test_a_probe_that_had_no_time_leaves_the_next_call_to_probe() -> None:
+    breaker = CircuitBreaker("master", retry_s=1.0)
+    breaker.failed(0.0)
+    breaker.before_call(1.0)
+    breaker.undecided(1.01)
+    breaker.before_call(1.02)
+    with pytest.raises(Unavailable):
+        breaker.before_call(1.03)
+    breaker.succeeded()
+    breaker.undecided(1.04)
+    assert breaker.state(1.05) is BreakerState.CLOSED
+
+
+def test_a_guard_does_not_hold_a_short_deadline_against_its_peer() -> None:
+    guard = Guard("master", retry_s=0.01)
+
+    def call(error: Exception) -> None:
+        with pytest.raises(type(error)), guard.call(time.monotonic()):
+            raise error
+
+    call(RpcFailed(peer="master", reason="reset"))
+    time.sleep(0.02)
+    call(DeadlineExceeded(peer="master", what="Match", timeout_s=0.001))
+    with guard.call(time.monotonic()):
+        pass  # the master is asked, though the probe before had no time for an answer
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
