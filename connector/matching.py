@@ -30,6 +30,8 @@ class Matcher:
         self._lookups = lookups
         self._counters = counters
         self._tickets = 0
+        self._nameless = False
+        """Whether a request has waited in vain for the identity: until it is known, no other one waits."""
         self.shunned = ExpiringSet(settings.shun_s, SHUNNED_MAX)
 
     def ask(self, tracked: Tracked, identity: Identity | None, now_s: float, *, match: bool = True) -> None:
@@ -71,7 +73,7 @@ class Matcher:
             match = tracked.match
             assert match is not None
         if match.answered_s is None:
-            return self._wait(match, now_s)
+            return self._wait(match, identity, now_s)
         if not match.ready:
             return 0
         tokens = self._plan.longest_hit(
@@ -90,9 +92,11 @@ class Matcher:
             return False
         return match.hash_count != count or now_s - match.answered_s > ANSWER_LIFETIME_S
 
-    def _wait(self, match: Match, now_s: float) -> int | None:
-        if now_s - match.asked_s < self._settings.match_timeout_s:
+    def _wait(self, match: Match, identity: Identity | None, now_s: float) -> int | None:
+        self._nameless &= identity is None
+        if not self._nameless and now_s - match.asked_s < self._settings.match_timeout_s:
             return None
+        self._nameless = identity is None
         if not match.gave_up:
             match.gave_up = True
             self._counters.add("match_timeouts")

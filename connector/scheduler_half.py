@@ -285,8 +285,8 @@ class SchedulerHalf:
             for spec in self._base:
                 spec.check()
                 log.info("keyspace %s: %s", spec.digest().hex(), dict(spec.identity))
-        except MoonpoolError as error:  # the cache is best effort: the engine goes on without it
-            log.error("the pool is not used: %s", error)
+        except Exception as error:  # the cache is best effort: the engine goes on without it
+            log.error("the pool is not used: %s", error, exc_info=not isinstance(error, MoonpoolError))
             self._identity, self._base, self._roles = None, None, Roles(loads=False, saves=False)
             return
         for tracked in self._tracked.values():

@@ -42,6 +42,8 @@ class LoadsDone:
 class _LoadJob:
     move: Move
     fence: Fence
+    deadline_s: float
+    """From when it was ordered: a load that finds no thread in time is computed instead, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class WorkerHalf:
         self._begin = begin
         self._place = place
         self._facts = facts
+        self._asked_facts = 0
         self._own_facts: RankFacts | None = None
         self._mover = BlockMover(plan, client, place, layouts, self.counters)
         self._chains: dict[str, list[bytes]] = {}
@@ -108,8 +111,17 @@ class WorkerHalf:
             del chain[part.start :]
             chain += split_hashes(part.hashes, part.hash_bytes)
         if meta.want_facts:
-            if self._own_facts is None or self._own_facts.generation != meta.want_facts:
-                self._own_facts = self._facts(meta.want_facts)
+            self._tell_facts(meta.want_facts)
+
+    def _tell_facts(self, generation: int) -> None:
+        """Facts are taken from any model that vLLM runs: what goes wrong there must not end the engine (I6)."""
+        if self._asked_facts != generation:
+            self._asked_facts, self._own_facts = generation, None
+            try:
+                self._own_facts = self._facts(generation)
+            except Exception:
+                log.exception("the pool is not used: this worker can't say what its blocks depend on")
+        if self._own_facts is not None:
             self._told.facts[self._place.engine_rank] = self._own_facts
 
     def start_loads(self, fence: Callable[[], Fence]) -> None:
@@ -118,8 +130,9 @@ class WorkerHalf:
         if meta is None or not meta.loads:
             return
         barrier = fence()
+        deadline_s = time.monotonic() + self._settings.load_timeout_s
         for transfer in meta.loads:
-            if not self._loads.submit(_LoadJob(self._move(transfer), barrier)):
+            if not self._loads.submit(_LoadJob(self._move(transfer), barrier, deadline_s)):
                 self._loads_done.append((transfer, _all_blocks(transfer)))
         meta.loads = []
 
@@ -196,7 +209,8 @@ class WorkerHalf:
         began_s = time.monotonic()
         try:
             job.fence()
-            bad = self._mover.load(job.move, began_s + self._settings.load_timeout_s)
+            if time.monotonic() < job.deadline_s:
+                bad = self._mover.load(job.move, job.deadline_s)
         except MoonpoolError as error:
             log.debug("a load of %s failed: %s", transfer.request_id, error)
         finally:

@@ -93,8 +93,11 @@ class Workers(Generic[Job]):
                 log.warning("%s is still at work %.0f s after close", thread.name, CLOSE_WAIT_S)
 
     def _run(self) -> None:
-        if self._begin is not None:
-            self._begin()
+        try:
+            if self._begin is not None:
+                self._begin()
+        except Exception:  # without this thread nobody would ever say how its jobs went
+            log.exception("%s could not begin as it should", threading.current_thread().name)
         while not self._closed.is_set():
             job = self._jobs.get()
             if job is None:

@@ -308,6 +308,57 @@ def test_ranks_that_disagree_switch_the_pool_off_not_the_engine_down() -> None:
     assert not pool.blocks
 
 
+def test_a_worker_that_knows_not_what_its_blocks_depend_on_ends_no_engine_and_delays_one_request() -> None:
+    pool = FakePool()
+    engine = FakeEngine(pool)
+    asked: list[int] = []
+
+    def strange_model(generation: int) -> Any:
+        asked.append(generation)
+        raise RuntimeError("a tensor without storage")
+
+    engine.workers[0]._facts = strange_model
+    assert engine.ask("a", PROMPT).from_pool == 0
+    assert engine.count("match_timeouts") == 1
+    request = engine.add(Request("b", list(PROMPT), 1))
+    engine.step()
+    assert request.state == "running", "nobody will ever answer: it need not wait"
+    engine.run()
+    assert asked == [1] and not pool.blocks
+
+
+def test_requests_wait_for_answers_again_once_the_identity_is_known() -> None:
+    pool = FakePool()
+    FakeEngine(pool).ask("a", PROMPT)
+    engine = FakeEngine(pool)
+    take = engine.workers[0].take_report
+    engine.workers[0].take_report = lambda: None  # type: ignore[method-assign]
+    assert engine.ask("b", PROMPT[::-1]).from_pool == 0
+    engine.workers[0].take_report = take  # type: ignore[method-assign]
+    engine.ask("c", PROMPT[::-1])
+    assert engine.ask("d", PROMPT).from_pool == WHOLE_BLOCKS
+
+
+def test_an_engine_of_another_make_switches_the_pool_off_not_the_engine_down() -> None:
+    pool = FakePool()
+    engine = FakeEngine(pool)
+
+    def renamed(facts: Any) -> Any:
+        raise AttributeError("no such field in this version")
+
+    engine.half._make_identity = renamed
+    assert engine.ask("a", PROMPT).from_pool == 0
+    assert not pool.blocks
+
+
+def test_a_load_that_found_no_thread_in_time_is_computed() -> None:
+    pool = FakePool()
+    FakeEngine(pool).ask("a", PROMPT)
+    engine = FakeEngine(pool, settings=ConnectorSettings(load_timeout_s=1e-9))
+    assert engine.ask("b", PROMPT).errors == 1
+    assert engine.count("load_failed_blocks") > 0 and not engine.count("load_blocks")
+
+
 @settings(max_examples=EXAMPLES, derandomize=True, deadline=None)
 @given(seed=st.integers(0, 1 << 30), shape=st.integers(0, 4))
 def test_any_order_of_events_reads_right_blocks_and_ends(seed: int, shape: int) -> None:

@@ -97,6 +97,20 @@ def test_workers_are_bounded_and_survive_a_bug(caplog: pytest.LogCaptureFixture)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("moonpool-test")]
 
 
+def test_a_thread_that_begins_badly_does_its_jobs_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody else would report them: a request would wait for its load for ever."""
+    handled = threading.Event()
+
+    def begin() -> None:
+        raise RuntimeError("no such device")
+
+    workers: Workers[int] = Workers("test", lambda job: handled.set(), threads=1, queue_max=2, begin=begin)
+    assert workers.submit(0)
+    assert handled.wait(5.0)
+    workers.close()
+    assert "could not begin" in caplog.text
+
+
 def test_lookups_answer_from_threads() -> None:
     pool, counters = FakePool(), Counters()
     facts = RankFacts(1, 0, (8,), ("l",), "w")
