@@ -146,8 +146,7 @@ class ServerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing_since_s = self._closing_since_s or time.monotonic()
         self._service.connections.discard(self)
-        self._service.buffered_bytes -= self._counted_bytes
-        self._counted_bytes = 0
+        self._count(0)
         for task in self._tasks:
             task.cancel()
         if self._greeted:
@@ -220,12 +219,17 @@ class ServerConnection(asyncio.Protocol):
             self._loop.call_soon(self._turn)
 
     def _count_buffered(self) -> None:
+        """Where partial frames take too much memory, whoever holds most of it goes: not who came last."""
         service = self._service
-        pending_bytes = self._reader.pending_bytes
-        service.buffered_bytes += pending_bytes - self._counted_bytes
+        self._count(self._reader.pending_bytes)
+        while service.buffered_bytes > service.limits.buffered_bytes_max:
+            greediest = max(service.connections, key=lambda connection: connection._counted_bytes)
+            greediest.abort("all connections together have too many bytes of partial frames")
+            greediest._count(0)
+
+    def _count(self, pending_bytes: int) -> None:
+        self._service.buffered_bytes += pending_bytes - self._counted_bytes
         self._counted_bytes = pending_bytes
-        if pending_bytes and service.buffered_bytes > service.limits.buffered_bytes_max:
-            self.abort("all connections together have too many bytes of partial frames")
 
     # ------------------------------------------------------------ frames
 

@@ -190,6 +190,26 @@ def test_half_open_and_half_sent_connections_are_closed_in_time() -> None:
             peer.socket.close()
 
 
+def test_those_who_hoard_partial_frames_go_and_others_do_not() -> None:
+    with ThreadedServer(Limits(buffered_bytes_max=4 * MIB)) as server:
+        hoarders = [RawPeer(server.address) for _ in range(3)]
+        for hoarder in hoarders:
+            hoarder.greet()
+            hoarder.socket.sendall(PREFIX.pack(2 * MIB, 3) + bytes(MIB + 300_000))
+        assert waits_until(lambda: server._server._service.buffered_bytes > 3 * MIB)
+        modest = RawPeer(server.address)
+        modest.greet()
+        frame = encode_frame(5, encode(Present(bytes(MIB))))
+        modest.socket.sendall(frame[:-100])  # with this it is too much
+        assert waits_until(lambda: server.handler.disconnects == 1)
+        modest.socket.sendall(frame[-100:])
+        assert modest.receive()[0] == 5
+        for peer in (*hoarders, modest):
+            peer.socket.close()
+        assert waits_until(lambda: server.connections == 0)
+        assert server._server._service.buffered_bytes == 0
+
+
 def test_partial_frames_of_all_connections_together_are_bounded() -> None:
     with ThreadedServer(Limits(buffered_bytes_max=4 * MIB)) as server:
         peers = [RawPeer(server.address) for _ in range(8)]
