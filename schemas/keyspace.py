@@ -14,6 +14,10 @@ FORMAT_VERSION = 1
 
 DIGEST_BYTES = 16
 WORLD_MAX = 64
+SHARD_BYTES_MAX = 1 << 40
+FACTS_MAX = 64
+FACTS_TEXT_MAX = 16 << 10
+"""Characters of all facts together: servers keep thousands of specs, and nodes keep theirs in a segment's head."""
 HASH_SIZES = (16, 32)
 DEFAULT_TENANT = "default"
 
@@ -62,16 +66,20 @@ class KeyspaceSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         _require(1 <= self.world <= WORLD_MAX, "shard_bytes", self.shard_bytes, f"1 to {WORLD_MAX} sizes")
         variable = not any(self.shard_bytes)
         _require(
-            variable or all(size > 0 for size in self.shard_bytes),
+            variable or all(0 < size <= SHARD_BYTES_MAX for size in self.shard_bytes),
             "shard_bytes",
             self.shard_bytes,
-            "sizes over 0, or zeros alone for objects of their own size",
+            f"sizes from 1 to {SHARD_BYTES_MAX}, or zeros alone for objects of their own size",
         )
         _require(not (variable and self.kind is Kind.CHAINED), "kind", self.kind, "flat, where sizes vary")
         _require(self.hash_bytes in HASH_SIZES, "hash_bytes", self.hash_bytes, "16 or 32")
         _require(0 < len(self.name) <= 512, "name", self.name, "1 to 512 characters")
         _require(0 < len(self.tenant) <= 128, "tenant", self.tenant, "1 to 128 characters")
-        _require(len(self.identity) <= 64, "identity", len(self.identity), "64 facts at most")
+        _require(
+            len(self.identity) <= FACTS_MAX, "identity", len(self.identity), f"{FACTS_MAX} facts at most"
+        )
+        text = sum(len(name) + len(value) for name, value in self.identity)
+        _require(text <= FACTS_TEXT_MAX, "identity", f"{text} characters", f"{FACTS_TEXT_MAX} at most")
         _require(
             list(self.identity) == sorted(self.identity), "identity", self.identity, "pairs in sorted order"
         )

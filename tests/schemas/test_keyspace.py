@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moonpool.schemas.errors import InvalidParams
-from moonpool.schemas.keyspace import WORLD_MAX, KeyspaceSpec, Kind, object_hash, objects_keyspace
+from moonpool.schemas.keyspace import (
+    FACTS_TEXT_MAX,
+    WORLD_MAX,
+    KeyspaceSpec,
+    Kind,
+    object_hash,
+    objects_keyspace,
+)
 
 SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="llama", shard_bytes=(4096, 4096), block_tokens=16)
 
@@ -62,6 +69,7 @@ def test_a_spec_survives_the_wire(
         ({"shard_bytes": (1,) * (WORLD_MAX + 1)}, "shard_bytes"),
         ({"shard_bytes": (0, 4)}, "shard_bytes"),
         ({"shard_bytes": (-4,)}, "shard_bytes"),
+        ({"shard_bytes": ((1 << 64) - 1,)}, "shard_bytes"),
         ({"shard_bytes": (0,)}, "kind"),
         ({"hash_bytes": 20}, "hash_bytes"),
         ({"name": ""}, "name"),
@@ -69,6 +77,7 @@ def test_a_spec_survives_the_wire(
         ({"tenant": ""}, "tenant"),
         ({"identity": (("b", ""), ("a", ""))}, "identity"),
         ({"identity": tuple((f"{i:03}", "") for i in range(65))}, "identity"),
+        ({"identity": (("a", "x" * (FACTS_TEXT_MAX // 2)), ("b", "y" * (FACTS_TEXT_MAX // 2)))}, "identity"),
     ],
 )
 def test_a_spec_that_cannot_be_served_is_refused(change: dict[str, object], field: str) -> None:
