@@ -18,29 +18,36 @@ from moonpool.schemas.packed import join_hashes, split_hashes
 REMOVE_MAX = 16384
 """Hashes named by one Remove: they are kept for nodes that are away."""
 
-SUBTREE_ROWS_MAX = 1 << 20
+COPIES_MAX = 1 << 18
+"""Copies that one Remove takes: one Drop must be able to name them all, or a node would keep what the index forgot."""
+
 PINS_MAX = 65536
 
 
 def remove(table: Table, message: Remove, step: Step) -> Removed:
     """Removes rows with all that hangs on them. Nodes are told the hashes even where there is no row: a slot may
-    be under way."""
+    be under way. What is too much for one request counts as skipped; the next one may take it."""
     hashes = split_hashes(message.hashes, table.spec.hash_bytes)
     if len(hashes) > REMOVE_MAX:
         raise InvalidParams(field="hashes", value=f"{len(hashes)} blocks", allowed=f"{REMOVE_MAX} a request")
     if message.rank >= 0:
         return _remove_rank(table, message, hashes, step)
     count = skipped = 0
+    copies_left = COPIES_MAX
     doomed: list[bytes] = []
     for block_hash in hashes:
         row = table.rows.get(block_hash)
-        rows = table.subtree(row, SUBTREE_ROWS_MAX) if row != NO_ROW else []
-        if rows is None:
-            raise Overloaded(what="the subtree to be removed", limit=SUBTREE_ROWS_MAX)
+        rows = table.subtree(row, max(1, copies_left // table.world)) if row != NO_ROW else []
+        if rows is None or len(rows) * table.world > copies_left:
+            if copies_left == COPIES_MAX:
+                raise Overloaded(what="what hangs on a block to be removed", limit=f"{COPIES_MAX} copies")
+            skipped += 1
+            continue
         protected = 0 if message.force else sum(table.protected(other, step.now_s) for other in rows)
         if protected:
             skipped += protected
             continue
+        copies_left -= len(rows) * table.world
         doomed.append(block_hash)
         count += sum(table.committed[other] != 0 for other in rows)
         table.discard_all(rows, step.now_s, step.drops)

@@ -234,7 +234,7 @@ class Remove(Message, frozen=True):
 
 
 class Removed(Message, frozen=True):
-    """`count`: rows removed. `skipped`: leased or pinned ones. `pending`: nodes that haven't confirmed."""
+    """`count`: rows removed. `skipped`: leased or pinned ones, and what was too much for one request. `pending`: nodes that haven't confirmed."""
 
     count: int
     skipped: int

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from support.paper_cluster import Block, PaperCluster, blocks_of, chain, chained_spec, flat_spec
 
+from moonpool.master import removals
 from moonpool.schemas.errors import KeyspaceUnknown, NotFound, Overloaded
+from moonpool.schemas.framing import FRAME_BYTES_MAX
 from moonpool.schemas.messages import (
     Clear,
     Describe,
     Drop,
+    DropList,
     Entries,
     InventoryEnd,
     KeyspaceRegistered,
@@ -19,6 +22,7 @@ from moonpool.schemas.messages import (
     RegisterKeyspace,
     Remove,
     Removed,
+    encode,
 )
 from moonpool.schemas.packed import join_hashes
 
@@ -102,6 +106,25 @@ def test_removals_for_a_node_that_is_away_are_bounded() -> None:
     cluster.disconnect("a")
     for number in range(100):
         cluster.ask(Remove(cluster.keyspace, number.to_bytes(16, "big")))
+    cluster.core.validate()
+
+
+def test_what_a_removal_drops_fits_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Drop too large to send would leave the blocks on their nodes, where nothing ever evicts them."""
+    copies = removals.COPIES_MAX
+    places = DropList(bytes(16), bytes(2 * copies), bytes(32 * copies), bytes(4 * copies), bytes(8 * copies))
+    drop = Drop(1 << 60, 1 << 60, [places], bytes(16), bytes(32 * removals.REMOVE_MAX))
+    assert len(encode(drop)) < FRAME_BYTES_MAX
+    monkeypatch.setattr(removals, "COPIES_MAX", 10)
+    cluster = made("a")
+    long = chain(12)
+    cluster.commit("a", blocks_of(long))
+    with pytest.raises(Overloaded):
+        removed(cluster, long[:1])
+    assert len(cluster.segments["a"].held) == 12
+    assert removed(cluster, [long[8], long[0]]) == Removed(4, 1, [])
+    assert removed(cluster, long[:1]) == Removed(8, 0, [])
+    assert not cluster.segments["a"].held
     cluster.core.validate()
 
 
