@@ -16,8 +16,8 @@ from moonpool.store_client.node.puts import Put
 
 
 def adopt(core: NodeCore, alive: Callable[[int, str], bool]) -> None:
-    """COMMITTED slots live on. WRITING ones of a session whose lock is still held stay open grants; all others are
-    freed. `alive(session, lock path)` says whether that lock is held.
+    """COMMITTED slots live on. WRITING ones of a session whose writer may still write stay open grants; all others
+    are freed. `alive(session, lock path)` says whether it may.
 
     An open put has its granted blocks only, in their order: a block that got no slot left no trace.
     """

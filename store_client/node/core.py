@@ -64,7 +64,7 @@ class NodeCore:
     # ------------------------------------------------------------ keyspaces and sessions
 
     def restore(self, alive: Callable[[int, str], bool]) -> None:
-        """Takes over what the segment's head says: keyspaces, and the sessions whose lock is held (`alive`)."""
+        """Takes over what the segment's head says: keyspaces, and the sessions whose writer may write (`alive`)."""
         for spec in self._annex.facts.specs:
             self.keyspaces.add(spec)
         for record in self._annex.facts.sessions:

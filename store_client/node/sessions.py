@@ -53,11 +53,13 @@ class Sessions:
         self._sessions[session] = _Session(lock_path, fd)
 
     def adopt(self, session: int, lock_path: str) -> bool:
-        """Opens one of an earlier life; false where its writer is dead."""
+        """Takes over one of an earlier life, also beyond the limit: its writer may be at work. One that has died
+        meanwhile ends in `poll`, after the same pause as any. False where the lock file is gone: it was closed."""
         try:
-            self.open(session, lock_path)
-        except (InvalidParams, Overloaded):
+            fd = _open_lock(lock_path)
+        except InvalidParams:
             return False
+        self._sessions[session] = _Session(lock_path, fd)
         return True
 
     def poll(self, now_s: float) -> list[int]:

@@ -163,8 +163,9 @@ def test_a_killed_node_is_adopted_with_all_that_was_committed(node: NodeProcess)
         writer.write(int(u32s(open_put.slots)[0]), b"late" * (BLOCK_BYTES // 4))
         node.start()
         assert node.info.segment == segment
+        node.wait_for("objects_writing", 4)
         status = node.status()
-        assert (status["objects"], status["objects_writing"], status["keyspaces"]) == (10, 4, 1)
+        assert (status["objects"], status["keyspaces"]) == (10, 1)
         after = writer.headers(u32s(committed.slots))
         for name in ("word", "block_hash", "parent_hash", "length", "position"):
             assert (before[name] == after[name]).all()

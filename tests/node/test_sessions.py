@@ -116,6 +116,18 @@ def test_sessions_are_bounded(sessions: Sessions, tmp_path: Path) -> None:
             sessions.open(number + 1, file.name)
     with pytest.raises(Overloaded):
         sessions.open(5, files[4].name)
-    assert not sessions.adopt(5, files[4].name)
+    assert sessions.adopt(5, files[4].name), "it was let in before, and may be writing"
+    assert len(sessions) == 5 and sessions.poll(1.0) == []
     for file in files:
         file.close()
+
+
+def test_a_writer_that_died_while_no_node_looked_gets_its_pause(sessions: Sessions, tmp_path: Path) -> None:
+    """Its device may still be copying."""
+    path = tmp_path / "a.lock"
+    path.touch()
+    assert sessions.adopt(1, str(path))
+    assert not sessions.adopt(2, str(tmp_path / "closed.lock"))
+    assert sessions.poll(100.0) == []
+    assert sessions.poll(100.0 + DEVICE_PAUSE_S) == [1]
+    assert len(sessions) == 0
