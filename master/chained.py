@@ -61,7 +61,9 @@ class ChainedTable(Table):
             return 0, NO_ROW
         rows = self.ancestors(deepest, length)
         dead = np.flatnonzero(~self.live(rows, usable))
-        alive = int(dead[0]) if len(dead) else length
+        alive = (
+            int(dead[0]) if len(dead) else len(rows)
+        )  # fewer than asked for, where hashes and positions differ
         return alive, int(rows[alive - 1]) if alive else NO_ROW
 
     def ancestors(self, deepest: int, count: int) -> I64:

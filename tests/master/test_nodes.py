@@ -114,6 +114,15 @@ def test_a_lost_node_that_returns_keeps_what_it_names(cluster: PaperCluster) -> 
     cluster.core.validate()
 
 
+def test_hashes_that_lie_elsewhere_in_their_run_harm_nobody(cluster: PaperCluster) -> None:
+    cluster.join("a")
+    cluster.join("b")
+    cluster.commit("a", blocks_of(CHAIN[:3]))
+    cluster.disconnect("b")  # with a suspect node runs are walked
+    shifted = [bytes([i]) * 16 for i in range(5)] + CHAIN[2:3]
+    assert cluster.ask(Match(cluster.keyspace, [(0, join_hashes(shifted))])) == Matched([3])
+
+
 def test_a_lost_node_is_cut_before_its_rows_are_swept(cluster: PaperCluster) -> None:
     cluster.join("a")
     cluster.commit("a", blocks_of(CHAIN))
