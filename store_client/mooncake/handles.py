@@ -10,16 +10,30 @@ import numpy as np
 from moonpool.store_client.raw_memory import address_of
 
 
+class _Owned:
+    """Bytes as writable memory, described to numpy, which keeps this object as long as any view lives."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+        address = address_of(np.frombuffer(value, dtype=np.int8))
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, False),
+            "shape": (len(value),),
+            "typestr": "|i1",
+        }
+
+
 class BufferHandle(np.ndarray[tuple[int], np.dtype[np.int8]]):
-    """A value that was read, as read-only memory (buffer protocol). Lives as long as it, or a view of it, is referred to.
+    """A value that was read, as memory (buffer protocol). Lives as long as it, or a view of it, is referred to.
 
     An array, because before Python 3.12 a class can't offer the buffer protocol by itself.
     """
 
     @staticmethod
     def of(value: bytes) -> BufferHandle:
-        """Without a copy."""
-        return np.frombuffer(value, dtype=np.int8).view(BufferHandle)
+        """Without a copy: the caller gives the value away, and lets nobody else see it."""
+        return np.asarray(_Owned(value)).view(BufferHandle)
 
     def ptr(self) -> int:
         """Address of the first byte."""

@@ -58,7 +58,8 @@ class LifecycleCalls(Calls):
         return self._open(
             str(table["local_hostname"]),
             segment_size,
-            str(table.get("master_server_addr", DEFAULT_MASTER)),
+            # The second name is the one in configuration files: LMCache hands it on as it is.
+            str(table.get("master_server_addr") or table.get("master_server_address") or DEFAULT_MASTER),
             str(table.get("tenant_id", "default")),
         )
 

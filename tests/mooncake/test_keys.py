@@ -37,7 +37,7 @@ class Registry:
         return spec.digest()
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=100)
 @given(
     model=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
         lambda m: "\n" not in m

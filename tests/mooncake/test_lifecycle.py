@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -111,15 +112,16 @@ def test_segments(pool: Pool, store: Any) -> None:
 
 
 def test_a_segment_in_a_file(pool: Pool, store: Any) -> None:
-    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
-        file.truncate(1 << 24)
-        before = set(Path("/dev/shm").iterdir())
-        outcome = store.mount_segment(file.name, 1 << 24)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        file = Path(folder, "segment")
+        file.touch()
+        os.truncate(file, 1 << 24)
+        outcome = store.mount_segment(str(file), 1 << 24)
         assert outcome["ret"] == 0
-        added = len(set(Path("/dev/shm").iterdir()) - before)
-        assert added == pool.expected("mounted-file", mooncake=0, moonpool=1)
+        files = len(list(Path(folder).iterdir()))
+        assert files == pool.expected("mounted-file", mooncake=1, moonpool=2)
         assert store.unmount_segment(outcome["segment_ids"]) == 0
-        assert set(Path("/dev/shm").iterdir()) <= before
+        assert list(Path(folder).iterdir()) == [file]
 
 
 def test_the_hosts_node_serves_clients_without_a_segment(own_pool: Pool) -> None:

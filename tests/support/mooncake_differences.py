@@ -8,7 +8,6 @@ DIFFERENCES: dict[str, str] = {
     "null-address": "memory at address 0 is refused with -600; Mooncake answers as if it had been read or written",
     "long-key": "keys have at most 4096 bytes of UTF-8, longer ones are refused with -600",
     "array-value": "a value is all bytes of its buffer; Mooncake stores as many bytes as the buffer has items, and ignores strides",
-    "read-only-handle": "a BufferHandle is read-only memory",
     "empty-get-batch": "get_batch([]) is []; Mooncake answers [b'']",
     "same-key-twice": "a key that is named twice in a batch gets the first value; in Mooncake's batch_put_from the last one wins",
     "more-room": "batch_get_into_multi_buffers with more room than the object has reads it and returns its size; Mooncake answers -800",
