@@ -11,6 +11,8 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
+from operator import add
 from typing import Protocol
 
 FIRST_VICTIM = -1
@@ -219,40 +221,31 @@ class LeveledRows:
     def __init__(self, position_of: Callable[[int], int], policy: EvictionPolicy) -> None:
         self._policy = policy
         self._levels = [OrderedRows(position_of) for _ in policy.credits_s]
+        self._first_scores = [inf] * len(self._levels)
 
     def push(self, level: int, score: int, row: int) -> None:
         """Adds an entry."""
         self._levels[level].push(score, row)
+        self._first_scores[level] = min(self._first_scores[level], score)
 
-    def _first(self) -> tuple[float, int] | None:
+    def first(self) -> tuple[float, int] | None:
         """Worth and level of the next entry."""
-        return min(
-            (
-                (score + credit_s, level)
-                for level, (rows, credit_s) in enumerate(
-                    zip(self._levels, self._policy.credits_s, strict=True)
-                )
-                if (score := rows.first_score()) is not None
-            ),
-            default=None,
-        )
+        worths = list(map(add, self._first_scores, self._policy.credits_s))
+        worth = min(worths)
+        return None if worth == inf else (worth, worths.index(worth))
 
-    def first_worth(self) -> float | None:
-        """Worth of the next entry."""
-        first = self._first()
-        return None if first is None else first[0]
-
-    def pop(self) -> tuple[int, int, int]:
-        """The next (level, score, row); there must be one."""
-        first = self._first()
-        assert first is not None
-        popped = self._levels[first[1]].pop()
+    def pop(self, level: int) -> tuple[int, int]:
+        """The next (score, row) of a level; there must be one."""
+        rows = self._levels[level]
+        popped = rows.pop()
         assert popped is not None
-        return first[1], *popped
+        first = rows.first_score()
+        self._first_scores[level] = inf if first is None else first
+        return popped
 
     def peek(self) -> int | None:
-        """The row that pop would most likely give."""
-        first = self._first()
+        """The row that goes next, most likely."""
+        first = self.first()
         return None if first is None else self._levels[first[1]].peek()
 
     def rows(self) -> set[int]:

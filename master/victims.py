@@ -87,7 +87,8 @@ class Candidates:
     def first_worth(self, segment: int) -> float | None:
         """Score and credit of the next leaf on the segment, as far as known without looking at it."""
         queue = self.queues.get(segment)
-        return queue.awake.first_worth() if queue else None
+        first = queue.awake.first() if queue else None
+        return None if first is None else first[0]
 
     def next_last_use_s(self, segment: int) -> float | None:
         """Last use of the next leaf, as far as known without looking at it."""
@@ -107,10 +108,11 @@ class Candidates:
     def pop_leaf(self, segment: int, worth_max: float | None, now_s: float, budget: Budget) -> int | None:
         """The next row that may be evicted, where its worth is at most `worth_max` (None: any)."""
         queue = self.queues[segment]
-        while (worth := queue.awake.first_worth()) is not None:
+        while (first := queue.awake.first()) is not None:
+            worth, level = first
             if (worth_max is not None and worth > worth_max) or not budget.spend():
                 return None
-            level, score, row = queue.awake.pop()
+            score, row = queue.awake.pop(level)
             if not self._stays_candidate(row, segment, now_s):
                 continue
             if self.level(row) != level or self.score(row, now_s) > score:
