@@ -40,7 +40,7 @@ from moonpool.schemas.runs import split_runs
 
 WORLD = 8
 CHAIN_BLOCKS = 5000
-BLOCKS = 1_000_000 if SOAK > 1 else 100_000
+BLOCKS = 1_000_000 if SOAK > 1 else 50_000
 SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="m", shard_bytes=(65536,) * WORLD)
 KEYSPACE = SPEC.digest()
 INFO = NodeInfo(
@@ -119,7 +119,7 @@ def test_a_block_costs_400_bytes_at_most() -> None:
 
 
 def test_times() -> None:
-    filled = Filled(BLOCKS // 2)
+    filled = Filled(50_000)
     core, hashes = filled.core, filled.last
     runs = list(split_runs(0, CHAIN_BLOCKS))
     match = Match(KEYSPACE, [(first, b"".join(hashes[first : first + count])) for first, count in runs], 1)
