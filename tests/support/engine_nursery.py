@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -22,12 +23,16 @@ def main() -> None:
     import vllm.model_executor.models.llama
     import vllm.v1.attention.backends.cpu_attn
     import vllm.v1.engine.core
+    import vllm.v1.engine.utils
     import vllm.v1.executor.multiproc_executor
-    import vllm.v1.worker.cpu_worker  # noqa: F401
+    import vllm.v1.worker.cpu_worker
 
     import support.vllm_engine
     from moonpool.connector import store_connector  # noqa: F401
 
+    # On a CPU vLLM insists on new interpreters for its own processes, each of which would import it again.
+    for module in (vllm.v1.engine.utils, vllm.v1.executor.multiproc_executor):
+        module.get_mp_context = lambda: multiprocessing.get_context("fork")
     gc.freeze()  # what is shared stays shared
     print("ready", flush=True)
     for line in sys.stdin:

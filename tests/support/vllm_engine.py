@@ -162,11 +162,8 @@ class Engine:
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
-        scheduler = self.core.scheduler
-        request = Request(
-            "hashes", prompt, SamplingParams(), None, block_hasher=self.core.request_block_hasher
-        )
-        assert scheduler is not None
+        hasher = self.core.request_block_hasher
+        request = Request("hashes", prompt, SamplingParams(), None, block_hasher=hasher)
         return {"hashes": [bytes(block).hex() for block in request.block_hashes]}
 
     def watch_loads(self) -> None:

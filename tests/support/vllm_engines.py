@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,11 +25,11 @@ BLOCK_TOKENS = 32
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # or a C++ compiler runs for seconds, though the engines are eager
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_WORKER_MULTIPROC_METHOD": "fork",
 }
 OPTIONS: dict[str, Any] = {
     "dtype": "float32",  # so that equal prompts have equal answers, however they are cut into steps
@@ -127,6 +128,10 @@ class EngineProcess:
         answer: dict[str, Any] = json.loads(line)
         assert "error" not in answer, f"{answer['error']}\n{self.log()[-4000:]}"
         return answer
+
+
+StartEngine = Callable[..., EngineProcess]
+"""Arguments: kv_role; `of`, the model; `extra`, for kv_connector_extra_config; and vLLM's own."""
 
 
 class Nursery:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from support.pool import Pool
 from support.processes import MasterProcess, NodeProcess
 from support.tiny_model import make_tiny_adapter, make_tiny_model
-from support.vllm_engines import EngineProcess, Nursery
+from support.vllm_engines import EngineProcess, Nursery, StartEngine
 
 SUSPECT_AFTER_S = 60.0
 """So long is a frozen node matched: a block is found and can't be read."""
@@ -24,9 +24,6 @@ class PatientMaster(MasterProcess):
         port = self.address.rpartition(":")[2] or "0"
         command = ["-m", "moonpool.store_client.cli.main", "master", "--host", "127.0.0.1", "--port", port]
         return [*command, "--set", f"suspect_after_s={SUSPECT_AFTER_S}"]
-
-
-StartEngine = Callable[..., EngineProcess]
 
 
 @pytest.fixture(scope="session")

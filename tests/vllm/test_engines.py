@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.damage import flip_payload
 from support.pool import Pool
-from support.vllm_engines import BLOCK_TOKENS, EngineProcess, Nursery, prompt
+from support.vllm_engines import BLOCK_TOKENS, EngineProcess, Nursery, StartEngine, prompt
 
 pytestmark = pytest.mark.vllm
 
@@ -17,14 +17,14 @@ HIT = BLOCKS * BLOCK_TOKENS
 
 
 @pytest.fixture(scope="module")
-def engine(start) -> EngineProcess:  # type: ignore[no-untyped-def]
-    return start()  # type: ignore[no-any-return]
+def engine(start: StartEngine) -> EngineProcess:
+    return start()
 
 
 def test_what_a_killed_engine_saved_is_hit_by_another(
     engine: EngineProcess,
     reference: EngineProcess,
-    start,  # type: ignore[no-untyped-def]
+    start: StartEngine,
 ) -> None:
     asked = prompt("killed", BLOCKS)
     first = start()
@@ -39,7 +39,7 @@ def test_what_a_killed_engine_saved_is_hit_by_another(
 def test_tensor_parallel_ranks_save_and_load_and_one_without_its_part_is_a_miss(
     pool: Pool,
     reference: EngineProcess,
-    start,  # type: ignore[no-untyped-def]
+    start: StartEngine,
 ) -> None:
     asked = prompt("parallel", BLOCKS)
     want = reference.generate(asked)[0].tokens

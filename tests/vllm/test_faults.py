@@ -14,7 +14,7 @@ import pytest
 from support.damage import Damage, change_owner, flip_payload, shorten
 from support.pool import Pool
 from support.processes import ServerProcess
-from support.vllm_engines import BLOCK_TOKENS, EngineProcess, Output, prompt
+from support.vllm_engines import BLOCK_TOKENS, EngineProcess, Output, StartEngine, prompt
 
 pytestmark = pytest.mark.vllm
 
@@ -26,12 +26,12 @@ STEP_BLOCKED_MAX_S = 0.005
 
 
 @pytest.fixture(scope="module")
-def writer(start) -> EngineProcess:  # type: ignore[no-untyped-def]
-    return start()  # type: ignore[no-any-return]
+def writer(start: StartEngine) -> EngineProcess:
+    return start()
 
 
 @pytest.fixture(scope="module")
-def reader(start) -> EngineProcess:  # type: ignore[no-untyped-def]
+def reader(start: StartEngine) -> EngineProcess:
     """Reads over tcp, and puts nothing into the pool."""
     extra = {
         "transport": "tcp",
@@ -39,7 +39,7 @@ def reader(start) -> EngineProcess:  # type: ignore[no-untyped-def]
         "load_timeout_s": LOAD_TIMEOUT_S,
         "shun_s": SHUN_S,
     }
-    engine: EngineProcess = start("kv_consumer", extra=extra)
+    engine = start("kv_consumer", extra=extra)
     engine.ask("watch_loads")
     return engine
 
@@ -193,7 +193,7 @@ def test_a_frozen_master_blocks_no_step_and_costs_one_deadline(
 def test_models_of_one_name_share_nothing(
     writer: EngineProcess,
     namesake: Path,
-    start,  # type: ignore[no-untyped-def]
+    start: StartEngine,
 ) -> None:
     asked = prompt("namesake", BLOCKS)
     save(writer, asked)
@@ -208,7 +208,7 @@ def test_dtypes_share_nothing_and_reset_clears_one_keyspace(
     pool: Pool,
     writer: EngineProcess,
     reader: EngineProcess,
-    start,  # type: ignore[no-untyped-def]
+    start: StartEngine,
 ) -> None:
     asked = prompt("dtype", BLOCKS)
     save(writer, asked)

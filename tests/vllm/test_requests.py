@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.pool import Pool
-from support.vllm_engines import BLOCK_TOKENS, EngineProcess, prompt
+from support.vllm_engines import BLOCK_TOKENS, EngineProcess, StartEngine, prompt
 
 pytestmark = pytest.mark.vllm
 
@@ -17,25 +17,21 @@ HIT = BLOCKS * BLOCK_TOKENS
 
 
 @pytest.fixture(scope="module")
-def engine(start) -> EngineProcess:  # type: ignore[no-untyped-def]
+def engine(start: StartEngine) -> EngineProcess:
     """Computes two blocks a step."""
-    return start(  # type: ignore[no-any-return]
-        max_num_batched_tokens=2 * BLOCK_TOKENS
-    )
+    return start(max_num_batched_tokens=2 * BLOCK_TOKENS)
 
 
 @pytest.fixture(scope="module")
-def narrow(start) -> EngineProcess:  # type: ignore[no-untyped-def]
+def narrow(start: StartEngine) -> EngineProcess:
     """Has room for two requests of BLOCKS blocks, and a half."""
-    return start(  # type: ignore[no-any-return]
-        max_num_batched_tokens=64, num_gpu_blocks_override=20, max_model_len=512
-    )
+    return start(max_num_batched_tokens=64, num_gpu_blocks_override=20, max_model_len=512)
 
 
 def test_two_adapters_of_one_name_share_nothing(
     reference: EngineProcess,
     adapters: list[Path],
-    start,  # type: ignore[no-untyped-def]
+    start: StartEngine,
 ) -> None:
     asked = prompt("adapters", BLOCKS)
     loras = [("adapter", 1 + i, str(folder)) for i, folder in enumerate(adapters)]
