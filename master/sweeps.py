@@ -6,6 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from moonpool.master.columns import view
 from moonpool.master.table import Table
 
 ROWS_A_SLICE = 4096
@@ -52,6 +55,19 @@ class Sweeps:
                 if table is not None and sweep.unnamed:
                     table.end_inventory(sweep.segment)
                 continue
-            copies -= table.sweep(sweep.segment, sweep.next_row, ROWS_A_SLICE, sweep.unnamed, now_s)
+            copies -= _drop_slice(table, sweep, now_s)
             sweep.next_row += ROWS_A_SLICE
             rows -= ROWS_A_SLICE
+
+
+def _drop_slice(table: Table, sweep: _Sweep, now_s: float) -> int:
+    """Drops the copies that go from the next slice of rows. Returns how many there were."""
+    cells = slice(sweep.next_row * table.world, (sweep.next_row + ROWS_A_SLICE) * table.world)
+    found = view(table.which)[cells] == sweep.segment
+    if sweep.unnamed:
+        marks = table.marks.get(sweep.segment, b"")[cells]
+        found = found[: len(marks)] & (np.frombuffer(marks, dtype=np.uint8) == 0)  # later cells are named
+    doomed = np.flatnonzero(found) + cells.start
+    for row, rank in zip(*(part.tolist() for part in np.divmod(doomed, table.world)), strict=True):
+        table.drop_copy(row, rank, now_s)
+    return len(doomed)

@@ -381,19 +381,6 @@ class Table(ABC):
         if self.copies.get(segment):
             self.marks[segment] = bytearray(self.columns.count * self.world)
 
-    def sweep(self, segment: int, first: int, rows: int, unnamed: bool, now_s: float) -> int:
-        """Drops the segment's copies in rows first .. first+rows; `unnamed`: only those that its inventory didn't
-        name. Returns how many there were."""
-        cells = slice(first * self.world, (first + rows) * self.world)
-        found = view(self.which)[cells] == segment
-        if unnamed:
-            marks = self.marks.get(segment, b"")[cells]
-            found = found[: len(marks)] & (np.frombuffer(marks, dtype=np.uint8) == 0)  # later cells are named
-        doomed = np.flatnonzero(found) + cells.start
-        for row, rank in zip(*(part.tolist() for part in np.divmod(doomed, self.world)), strict=True):
-            self.drop_copy(row, rank, now_s)
-        return len(doomed)
-
     def end_inventory(self, segment: int) -> None:
         """All copies that it didn't name have been swept."""
         self.marks.pop(segment, None)
