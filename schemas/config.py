@@ -60,6 +60,14 @@ class NodeSettings(Settings):
     checksums: bool = Field(True, description="compute a checksum of each object after its commit")
     lanes_max: int = Field(64, ge=1, description="tcp data connections served at once")
     sessions_max: int = Field(1024, ge=1, description="local writers at once")
+    engine_protocol: str = Field(
+        "",
+        pattern=r"^[a-z0-9_]{0,32}$",
+        description="opens the door of the mooncake transport: rdma, tcp or another of its protocols; empty: closed",
+    )
+    engine_devices: str = Field(
+        "", description="devices of the transfer engine, for example mlx5_0,mlx5_1; empty: all"
+    )
 
 
 class ClientSettings(Settings):
@@ -73,8 +81,12 @@ class ClientSettings(Settings):
         1.0, gt=0, description="pause before a failed master or node is asked again"
     )
     verify_checksums: bool = Field(True, description="check host-memory reads against the header's checksum")
-    transport: Literal["auto", "shm", "tcp"] = Field(
-        "auto", description="auto: shm on the node's host, else tcp"
+    transport: Literal["auto", "shm", "tcp", "mooncake"] = Field(
+        "auto",
+        description="auto: shm on the node's host, else tcp; mooncake: the transfer engine, where a node has it",
+    )
+    engine_devices: str = Field(
+        "", description="devices of the transfer engine, for example mlx5_0,mlx5_1; empty: all"
     )
     lanes: int = Field(2, ge=1, le=16, description="tcp data connections to one node")
     segment_size: Bytes = Field(0, description="DRAM that this process contributes through a node of its own")

@@ -4,7 +4,7 @@ handshake        Hello -> Welcome
 client, master   RegisterKeyspace, Match, Presence, Locate, Renew, PutStart, ReportBad, PutAbandon,
                  Remove, Clear, Pin, Unpin, Describe, ListKeyspaces, GetClusterMap, GetStatus
 node, master     Announce, Report (the ordered stream), Heartbeat, Need;  pushed by the master: Drop, Check
-client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, ListKeys, GetStatus
+client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, PullWrite, ListKeys, GetStatus
 any server       Failed answers any request
 
 Columns are packed byte strings (schemas/packed.py): `hashes` is count * hash_bytes long, u32 and u64
@@ -326,6 +326,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     segment_path: str
     capacity_bytes: int
     page_bytes: int
+    engine_address: str = ""  # of its transfer engine, for example rdma://10.0.0.7:15428
+    engine_base: int = 0  # address of the segment's first byte in the node's memory
 
 
 class NodeState(IntEnum):
@@ -596,6 +598,24 @@ class SessionHeartbeat(Message, frozen=True):
     newest_put_id: int
 
 
+class PullWrite(Message, frozen=True):
+    """Begin, payload and commit in one exchange, over transfer engines: the node *reads* the payloads out of the
+    writer's registered memory (I4). Answered by Granted once they are committed.
+
+    `engine_address`: as in NodeInfo, of the writer. `addresses`, `sizes` (u64): pieces there whose bytes, back to
+    back, are the item's payloads back to back. `lengths` of the item are always given. The node commits only if the
+    8 bytes at `guard_address`, read after the payloads, are `token`: the writer wipes them out before it uses that
+    memory for anything else, so a put that it has given up never gets other bytes."""
+
+    item: BeginItem
+    engine_address: str
+    addresses: bytes
+    sizes: bytes
+    guard_address: int
+    token: int
+    visible: bool = False
+
+
 class ListKeys(Message, frozen=True):
     """What a node holds of one keyspace, piece by piece. `cursor`: 0, then what the last answer said."""
 
@@ -680,7 +700,15 @@ MasterReply = (
 )
 MasterPush = Drop | Check
 ClientToNode = (
-    OpenSession | RegisterKeyspace | Begin | Commit | Revoke | SessionHeartbeat | ListKeys | GetStatus
+    OpenSession
+    | RegisterKeyspace
+    | Begin
+    | Commit
+    | Revoke
+    | SessionHeartbeat
+    | ListKeys
+    | GetStatus
+    | PullWrite
 )
 NodeRequest = Hello | ClientToNode
 NodeReply = (

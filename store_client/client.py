@@ -78,8 +78,8 @@ class StoreClient:
         self._staging = Staging(copier)
         self._workers = Workers(NODES_AT_ONCE, "moonpool-io")
         self._master = MasterLink(self.settings.master, hello, self._book, retry_s)
-        connector = Connector(self.settings, hello, copier, self._staging, self._book.find)
-        self._nodes = Nodes(self._master, connector.connect, retry_s)
+        self._connector = Connector(self.settings, hello, copier, self._staging, self._book.find)
+        self._nodes = Nodes(self._master, self._connector.connect, retry_s)
         putter = Putter(self._master, self._nodes, self._workers)
         getter = Getter(self._master, self._nodes, self._workers, self.settings.verify_checksums)
         self._blocks = Blocks(self._master, self._book, putter, getter)
@@ -330,6 +330,7 @@ class StoreClient:
         self._nodes.close()
         self._gate.wait_empty()
         self._workers.close()
+        self._connector.close()
         self._staging.close()
         if self._own_segment is not None:
             self._own_segment.close()

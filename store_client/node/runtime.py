@@ -19,6 +19,8 @@ from moonpool.store_client.host import host_id, user_run_dir
 from moonpool.store_client.node.adoption import adopt
 from moonpool.store_client.node.checksums import Checksums
 from moonpool.store_client.node.core import NodeCore
+from moonpool.store_client.node.engine_door import EngineDoor, open_door
+from moonpool.store_client.node.engine_pulls import PullHooks
 from moonpool.store_client.node.inventory import Inventory
 from moonpool.store_client.node.lane import LaneHooks
 from moonpool.store_client.node.lanes import LaneServer
@@ -65,8 +67,10 @@ class Node:
             high_watermark=settings.high_watermark,
             low_watermark=settings.low_watermark,
         )
+        self._put_ids = itertools.count(1)
+        self._engine_door: EngineDoor | None = None
         hooks = LaneHooks(
-            self._lane_begin, self._lane_register, self._stream.wait, VISIBLE_WAIT_S, itertools.count(1)
+            self._lane_begin, self._lane_register, self._stream.wait, VISIBLE_WAIT_S, self._put_ids
         )
         self._lanes = LaneServer(self.core, hooks, settings.lanes_max)
 
@@ -81,8 +85,11 @@ class Node:
             stack.push_async_callback(self._keeper.close)
             data_port = self._lanes.start(settings.host, settings.data_port)
             stack.push_async_callback(asyncio.to_thread, self._lanes.close)
+            self._engine_door = door = await asyncio.to_thread(self._open_engine_door)
+            if door is not None:
+                stack.push_async_callback(asyncio.to_thread, door.close)
             remote = RpcServer(
-                RemoteHandler(self._register, self.facts, self.core), decode_node_request, "node"
+                RemoteHandler(self._register, self.facts, self.core, door), decode_node_request, "node"
             )
             stack.push_async_callback(remote.close)
             info = self._info(await remote.listen_tcp(settings.host, settings.port), data_port)
@@ -106,6 +113,10 @@ class Node:
             for task in tasks:
                 task.cancel()
 
+    def _open_engine_door(self) -> EngineDoor | None:
+        hooks = PullHooks(self._lane_begin, self._stream.wait, VISIBLE_WAIT_S, self._put_ids)
+        return open_door(self._settings, self._segment, self.core, hooks)
+
     def _info(self, rpc_port: int, data_port: int) -> NodeInfo:
         settings, layout = self._settings, self.core.head.layout
         name = settings.advertise or settings.host
@@ -120,6 +131,8 @@ class Node:
             segment_path=str(self._segment.path),
             capacity_bytes=layout.capacity_bytes,
             page_bytes=layout.page_bytes,
+            engine_address=self._engine_door.address if self._engine_door is not None else "",
+            engine_base=self._engine_door.base if self._engine_door is not None else 0,
         )
 
     async def _poll_sessions(self) -> None:
@@ -188,6 +201,7 @@ class Node:
             **self._keeper.counters,
             **(self._link.counters if self._link is not None else {}),
             **self._lanes.facts(),
+            **(self._engine_door.facts() if self._engine_door is not None else {}),
         }
 
     def facts(self) -> dict[str, int | float | str]:

@@ -21,6 +21,7 @@ from moonpool.schemas.messages import (
     Message,
     NodeInfo,
     OpenSession,
+    PullWrite,
     RegisterKeyspace,
     Revoke,
     SessionHeartbeat,
@@ -28,6 +29,7 @@ from moonpool.schemas.messages import (
     StatusReport,
 )
 from moonpool.store_client.node.core import NodeCore
+from moonpool.store_client.node.engine_door import EngineDoor
 from moonpool.store_client.node.listing import list_keys
 from moonpool.store_client.node.sessions import Sessions
 from moonpool.store_client.node.space import SpaceKeeper
@@ -47,7 +49,8 @@ class NodeParts:
 
 
 class RemoteHandler:
-    """The tcp door: writers of other hosts use the data lanes, whose threads are the node's own (I4)."""
+    """The tcp door: writers of other hosts use the data lanes, whose threads are the node's own (I4), or have the node
+    pull from them."""
 
     epoch = 0
 
@@ -56,10 +59,12 @@ class RemoteHandler:
         register: Callable[[KeyspaceSpec], bytes],
         facts: Callable[[], dict[str, int | float | str]],
         core: NodeCore,
+        engine_door: EngineDoor | None = None,
     ) -> None:
         self._register = register
         self._facts = facts
         self._core = core
+        self._engine_door = engine_door
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
         """See rpc.Handler."""
@@ -70,6 +75,8 @@ class RemoteHandler:
         if isinstance(message, ListKeys):
             with self._core.lock:
                 return list_keys(self._core.slots, message)
+        if isinstance(message, PullWrite) and self._engine_door is not None:
+            return self._engine_door.pull(message)
         raise Unauthorized(detail=f"{type(message).__name__} is only for clients on the node's own host")
 
     def connected(self, peer: Peer) -> None:

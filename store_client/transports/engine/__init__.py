@@ -1,0 +1,1 @@
+"""The transport `mooncake`: a transfer engine as data plane."""

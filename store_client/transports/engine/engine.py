@@ -1,0 +1,143 @@
+"""The transfer engine of this process: the seam to `mooncake.engine`.
+
+Engine         what we need of it
+open_engine    the real one; one a process, because each has a port and threads of its own
+fake.py        the fake
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from moonpool.schemas.errors import MoonpoolError, TransferFailed
+from moonpool.schemas.packed import U64
+from moonpool.store_client.transports.engine.address import EngineAddress
+
+log = logging.getLogger(__name__)
+
+CALL_TIMEOUT_S = 5
+"""Of one transfer, unless MC_TRANSFER_TIMEOUT says otherwise: the least that the engine accepts."""
+
+PACKAGE = "mooncake-transfer-engine"
+
+
+class Engine(Protocol):
+    """Reads memory of other processes. Thread-safe; the calls release the interpreter lock."""
+
+    address: EngineAddress
+    """By which others read memory that was registered here."""
+
+    def read(self, session: str, into: U64, source: U64, sizes: U64) -> bool:
+        """Pieces at `source` in the peer's memory to pieces at `into` in ours. True once all have landed. False
+        after some seconds at most, and then some may land at any time after: the engine's wait ends, not its
+        transfer. Uses a core while it waits."""
+        ...
+
+    def register(self, address: int, size_bytes: int) -> None:
+        """Opens a range of our memory to peers (to write, too: an engine has no other door). Raises TransferFailed."""
+        ...
+
+    def unregister(self, address: int) -> None:
+        """The reverse."""
+        ...
+
+
+class _MooncakeEngine:
+    """See Engine."""
+
+    def __init__(self, engine: Any, address: EngineAddress) -> None:
+        self.address = address
+        self.pid = os.getpid()
+        self._engine = engine
+
+    def read(self, session: str, into: U64, source: U64, sizes: U64) -> bool:
+        """See Engine."""
+        code = self._engine.batch_transfer_sync_read(session, into.tolist(), source.tolist(), sizes.tolist())
+        return bool(code == 0)
+
+    def register(self, address: int, size_bytes: int) -> None:
+        """See Engine. By the batch call: the other one holds the interpreter lock while it pins memory."""
+        with _stderr_kept() as said:
+            code = self._engine.batch_register_memory([address], [size_bytes])
+        if code:
+            reason = f"cannot register {size_bytes} bytes (code {code}): {said()}"
+            raise TransferFailed(peer="the transfer engine", reason=reason)
+
+    def unregister(self, address: int) -> None:
+        """See Engine."""
+        self._engine.batch_unregister_memory([address])
+
+
+_lock = threading.Lock()
+_opened: _MooncakeEngine | None = None
+
+
+def open_engine(protocol: str, host: str, devices: str) -> Engine:
+    """This process's engine, made at the first call: later ones get the same, whatever host and devices they name.
+    Raises TransferFailed: the package or a library that it needs is missing, no device, another protocol."""
+    global _opened
+    with _lock:
+        if _opened is None or _opened.pid != os.getpid():  # a forked child has none of its parent's threads
+            _opened = _make(protocol, host, devices)
+        if _opened.address.protocol != protocol:
+            reason = f"it speaks {_opened.address.protocol}, not {protocol}: a process has one engine"
+            raise TransferFailed(peer="the transfer engine", reason=reason)
+        return _opened
+
+
+def _make(protocol: str, host: str, devices: str) -> _MooncakeEngine:
+    # Read by the library when it is loaded or initialised. What the environment says already wins.
+    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("MC_TRANSFER_TIMEOUT", str(CALL_TIMEOUT_S))
+    os.environ.setdefault("MC_TCP_STATUS_TIMEOUT_SEC", str(CALL_TIMEOUT_S))
+    if protocol == "tcp":  # otherwise it takes the best device that it finds, whatever it is told
+        os.environ.setdefault("MC_FORCE_TCP", "1")
+    try:
+        from mooncake.engine import TransferEngine
+    except ImportError as error:
+        reason = f"cannot be loaded ({error}); pip install moonpool[rdma] and its system libraries"
+        raise TransferFailed(peer=PACKAGE, reason=reason) from error
+    with _stderr_kept() as said:
+        engine = TransferEngine()
+        code = engine.initialize(host, "P2PHANDSHAKE", protocol, devices)
+    if code:
+        reason = f"cannot start with protocol {protocol!r}, devices {devices!r} (code {code}): {said()}"
+        raise TransferFailed(peer="the transfer engine", reason=reason)
+    address = EngineAddress(protocol, f"{host}:{engine.get_rpc_port()}")
+    log.info("transfer engine at %s", address)
+    return _MooncakeEngine(engine, address)
+
+
+@contextmanager
+def _stderr_kept() -> Iterator[Any]:
+    """Takes what the library writes to descriptor 2; the function returned gives its last line. What other threads
+    write there in these milliseconds is lost with it."""
+    with tempfile.TemporaryFile() as kept:
+        saved = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+
+        def last_line() -> str:
+            text = os.pread(kept.fileno(), 64 << 10, max(0, os.fstat(kept.fileno()).st_size - (64 << 10)))
+            lines = text.decode(errors="replace").split("\n")
+            return next((line for line in reversed(lines) if line.strip()), "no reason given")[:500]
+
+        try:
+            yield last_line
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
+def try_engine(protocol: str, host: str, devices: str, what: str) -> Engine | None:
+    """As open_engine; None, and one clear line in the log, where it can't be had: `what` goes on without."""
+    try:
+        return open_engine(protocol, host, devices)
+    except MoonpoolError as error:
+        log.warning("transport mooncake is off, %s: %s", what, error)
+        return None
