@@ -11,7 +11,7 @@ from support.report_node import KEYSPACE, ReportNode, chain
 
 from moonpool.master.server import MasterServer
 from moonpool.schemas.config import MasterSettings
-from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
+from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, Unauthorized
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (
     Check,
@@ -110,6 +110,20 @@ async def test_the_map_names_the_master_and_the_status_counts_connections(
     status = await client.call(GetStatus(), 2)
     assert isinstance(status, StatusReport)
     assert (status.facts["connections"], status.facts["nodes_connected"]) == (2, 1)
+    await node.close()
+
+
+@pytest.mark.parametrize("role", ["client", "data", ""])
+async def test_only_a_node_announces(master: str, client: AsyncRpcConnection, role: str) -> None:
+    """Whoever announces a segment takes its pushes, and closes the connection of the node that holds it."""
+    node, stranger = ReportNode(), ReportNode(role=role)
+    await node.join(master, HASHES)
+    await stranger.connect(master)
+    with pytest.raises(Unauthorized, match=f"a node may announce a segment, not a '{role}'"):
+        await stranger.announce()
+    await node.heartbeat()
+    assert await state(client) is NodeState.LIVE
+    await stranger.close()
     await node.close()
 
 

@@ -55,8 +55,9 @@ def entries_of(hashes: list[bytes]) -> Entries:
 class ReportNode:
     """One connection to a master. `confirms`: says DropDone for each Drop by itself."""
 
-    def __init__(self, name: str = "n1", *, confirms: bool = True) -> None:
+    def __init__(self, name: str = "n1", *, confirms: bool = True, role: str = "node") -> None:
         self.name = name
+        self.role = role
         self.segment = name.encode().ljust(16, b"\0")
         self.pushes: list[Drop | Check] = []
         self._confirms = confirms
@@ -65,7 +66,7 @@ class ReportNode:
 
     async def connect(self, address: str) -> AsyncRpcConnection:
         """Handshake only."""
-        hello = Hello(PROTOCOL_VERSION, role="node", client=self.name, host="here")
+        hello = Hello(PROTOCOL_VERSION, role=self.role, client=self.name, host="here")
         self.connection = await AsyncRpcConnection.connect(
             address, hello, decode_from_master, timeout_s=CALL_TIMEOUT_S, on_push=self._pushed
         )
