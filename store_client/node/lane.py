@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -44,7 +46,7 @@ from moonpool.schemas.packed import I64, U8, U32, U64, count_of, u32s, u64s
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import fence, words_of
 from moonpool.store_client.node.items import BLOCKS_MAX
-from moonpool.store_client.node.lane_io import receive, receive_frame, send, set_pause
+from moonpool.store_client.node.lane_io import has_bytes, receive, receive_frame, send, set_pause
 from moonpool.store_client.node.puts import LANES
 
 logger = logging.getLogger(__name__)
@@ -84,6 +86,19 @@ class Lane:
         self._memory = core.slots.data.data  # a memoryview: slices of it cost no copy
         self.bytes_read = 0
         self.bytes_written = 0
+        self._turn = threading.Lock()
+        self.idle_since_s: float | None = None
+        """Monotonic; None while it shakes hands or has an exchange under way."""
+
+    def retire(self) -> bool:
+        """Ends a lane that is idle. False where it isn't, or where a request has arrived. One that is on its way still
+        finds a closed lane, not a byte of it is taken, and its client repeats it on a fresh one."""
+        with self._turn:
+            if self.idle_since_s is None or has_bytes(self._sock):
+                return False
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+            return True
 
     def run(self) -> None:
         """Returns once the connection is over."""
@@ -93,7 +108,8 @@ class Lane:
             request_id = self._shake_hands()
             while True:
                 set_pause(self._sock, IDLE_S)
-                request_id, message = self._next(FRAME_BYTES_MAX, STALL_S)
+                self._set_idle(time.monotonic())
+                request_id, message = self._next(FRAME_BYTES_MAX, STALL_S, lambda: self._set_idle(None))
                 set_pause(self._sock, STALL_S)
                 self._answer(request_id, message)
         except (ProtocolError, VersionMismatch, TooLarge, InvalidParams) as error:
@@ -111,8 +127,14 @@ class Lane:
         self._reply(request_id, Welcome(PROTOCOL_VERSION, "node", 0, FRAME_BYTES_MAX))
         return request_id
 
-    def _next(self, limit_bytes: int, timeout_s: float) -> tuple[int, Message]:
-        request_id, body = receive_frame(self._sock, limit_bytes, timeout_s, self._peer)
+    def _set_idle(self, since_s: float | None) -> None:
+        with self._turn:
+            self.idle_since_s = since_s
+
+    def _next(
+        self, limit_bytes: int, timeout_s: float, begun: Callable[[], None] | None = None
+    ) -> tuple[int, Message]:
+        request_id, body = receive_frame(self._sock, limit_bytes, timeout_s, self._peer, begun)
         try:
             message: Message = decode_lane_request(body)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from moonpool.schemas.errors import DeadlineExceeded, ProtocolError, RpcFailed
 from moonpool.schemas.framing import PREFIX, check_length
@@ -61,8 +61,15 @@ def send(sock: socket.socket, pieces: Sequence[memoryview | bytes], deadline_s: 
             left = _rest(left, count)
 
 
-def receive_frame(sock: socket.socket, limit_bytes: int, timeout_s: float, peer: str) -> tuple[int, bytes]:
+def receive_frame(
+    sock: socket.socket,
+    limit_bytes: int,
+    timeout_s: float,
+    peer: str,
+    begun: Callable[[], None] | None = None,
+) -> tuple[int, bytes]:
     """(request id, body) of the next frame, which has `timeout_s` to arrive once its first byte is there.
+    `begun` is called at that first byte.
 
     Raises ProtocolError where its length is over the limit, before anything is allocated for it.
     """
@@ -70,6 +77,8 @@ def receive_frame(sock: socket.socket, limit_bytes: int, timeout_s: float, peer:
     try:
         # The first byte may take as long as the socket's pause: an idle lane is no fault.
         receive(sock, [prefix[:1]], float("inf"), peer)
+        if begun is not None:
+            begun()
         deadline_s = time.monotonic() + timeout_s
         receive(sock, [prefix[1:]], deadline_s, peer)
         length, request_id = PREFIX.unpack(prefix)
@@ -79,6 +88,17 @@ def receive_frame(sock: socket.socket, limit_bytes: int, timeout_s: float, peer:
     except MemoryError as error:
         raise ProtocolError(peer=peer, reason="no memory for its frame") from error
     return request_id, bytes(body)
+
+
+def has_bytes(sock: socket.socket) -> bool:
+    """Whether something has arrived that nobody has read yet (the peer's goodbye counts)."""
+    try:
+        sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # broken: its reader is about to find out
+    return True
 
 
 def _rest(pieces: list[memoryview], count: int) -> list[memoryview]:

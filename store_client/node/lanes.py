@@ -6,6 +6,7 @@ import contextlib
 import logging
 import socket
 import threading
+from operator import itemgetter
 
 from moonpool.schemas.errors import Overloaded, RpcFailed
 from moonpool.schemas.framing import encode_frame
@@ -17,16 +18,21 @@ from moonpool.store_client.rpc.address import set_tcp_options
 logger = logging.getLogger(__name__)
 
 BACKLOG = 128
+RETIRE_WAIT_S = 1.0
+"""How long a new lane waits for the thread of the idle one that makes room for it."""
 
 
 class LaneServer:
-    """Listens from `start` on; `close` ends all lanes and waits for their threads."""
+    """Listens from `start` on; `close` ends all lanes and waits for their threads.
+
+    Clients keep idle lanes, so one that comes when all are taken gets the place of the one that was idle longest.
+    """
 
     def __init__(self, core: NodeCore, hooks: LaneHooks, lanes_max: int) -> None:
         self._core = core
         self._hooks = hooks
         self._lanes_max = lanes_max
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._lanes: dict[socket.socket, tuple[Lane, threading.Thread]] = {}
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
@@ -34,6 +40,7 @@ class LaneServer:
         self._bytes_read = 0
         self._bytes_written = 0
         self.refused = 0
+        self.retired = 0
 
     def start(self, host: str, port: int) -> int:
         """Listens and returns the port. Raises RpcFailed."""
@@ -57,18 +64,19 @@ class LaneServer:
 
     def facts(self) -> dict[str, int]:
         """Counters."""
-        with self._lock:
+        with self._changed:
             lanes = [lane for lane, _ in self._lanes.values()]
             return {
                 "lanes": len(lanes),
                 "lanes_refused": self.refused,
+                "lanes_retired": self.retired,
                 "lane_bytes_read": self._bytes_read + sum(lane.bytes_read for lane in lanes),
                 "lane_bytes_written": self._bytes_written + sum(lane.bytes_written for lane in lanes),
             }
 
     def close(self) -> None:
         """Ends everything. A write under way is revoked by its thread."""
-        with self._lock:
+        with self._changed:
             self._closing = True
             lanes = list(self._lanes.items())
         if self._listener is not None:
@@ -101,8 +109,8 @@ class LaneServer:
     def _admit(self, sock: socket.socket, peer: str) -> None:
         lane = Lane(sock, peer, self._core, self._hooks)
         thread = threading.Thread(target=self._serve, args=(sock, lane), name=f"lane {peer}", daemon=True)
-        with self._lock:
-            room = len(self._lanes) < self._lanes_max and not self._closing
+        with self._changed:
+            room = self._make_room() and not self._closing
             if room:
                 self._lanes[sock] = (lane, thread)
                 # Under the lock: close() must not find a thread that can't be joined yet.
@@ -116,14 +124,26 @@ class LaneServer:
                 sock.sendall(encode_frame(0, encode(Failed(error.code, str(error)))))
             sock.close()
 
+    def _make_room(self) -> bool:
+        """Whether another lane may be had, if need be once the longest idle one has ended. Under the lock."""
+        if len(self._lanes) < self._lanes_max:
+            return True
+        idle = [(lane.idle_since_s, lane) for lane, _ in self._lanes.values()]
+        by_age = sorted(((since_s, lane) for since_s, lane in idle if since_s is not None), key=itemgetter(0))
+        if not any(lane.retire() for _, lane in by_age):
+            return False
+        self.retired += 1
+        return self._changed.wait_for(lambda: len(self._lanes) < self._lanes_max, RETIRE_WAIT_S)
+
     def _serve(self, sock: socket.socket, lane: Lane) -> None:
         try:
             lane.run()
         except Exception:
             logger.exception("a data lane failed")
         finally:
-            with self._lock:
+            with self._changed:
                 del self._lanes[sock]
                 self._bytes_read += lane.bytes_read
                 self._bytes_written += lane.bytes_written
+                self._changed.notify_all()
             sock.close()

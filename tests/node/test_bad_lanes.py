@@ -145,8 +145,19 @@ def test_lengths_that_differ_from_the_keyspace_are_refused_after_their_payload(s
         assert isinstance(peer.write(item, payload), Granted)
 
 
+def wait_until_idle(served: Served, lanes: int) -> None:
+    """Until so many lanes wait for a request."""
+    end_s = time.monotonic() + 5
+    while sum(known.idle_since_s is not None for known, _ in served.server._lanes.values()) != lanes:
+        assert time.monotonic() < end_s
+        time.sleep(0.002)
+
+
 def test_more_lanes_than_allowed_are_refused_until_one_ends(served: Served) -> None:
     peers = [LanePeer(served.port) for _ in range(8)]
+    for peer in peers:
+        peer.sock.sendall(bytes([7]))  # a request has begun: none of them is idle
+    wait_until_idle(served, 0)
     with LanePeer(served.port, greet=False) as extra:
         assert code(extra.reply()) is Overloaded
         assert extra.is_closed()
@@ -156,8 +167,30 @@ def test_more_lanes_than_allowed_are_refused_until_one_ends(served: Served) -> N
         assert time.monotonic() < end_s
     with LanePeer(served.port):
         assert served.server.facts()["lanes_refused"] == 1
+        assert served.server.facts()["lanes_retired"] == 0
     for peer in peers:
         peer.sock.close()
+
+
+def test_where_all_lanes_are_taken_the_longest_idle_one_makes_room(served: Served) -> None:
+    """Clients keep their lanes: more of them than there are lanes would otherwise lock each other out."""
+    served.core.register(SPEC)
+    item, payload, _ = chain(1)
+    with contextlib.ExitStack() as stack:
+        writer, *peers = [stack.enter_context(LanePeer(served.port)) for _ in range(8)]
+        writer.send(LaneWrite(9, item))
+        writer.sock.sendall(payload[:-1])
+        wait_until_idle(served, 7)
+        peers[0].write(*chain(1, 2)[:2])  # not the one that was idle longest any more
+        wait_until_idle(served, 7)
+        newcomers = [stack.enter_context(LanePeer(served.port)) for _ in range(2)]
+        assert peers[1].is_closed() and peers[2].is_closed()
+        writer.sock.sendall(payload[-1:])
+        assert isinstance(writer.reply(), Granted), "the oldest of all, and in use"
+        for number, peer in enumerate([peers[0], *peers[3:], *newcomers]):
+            assert isinstance(peer.write(*chain(1, 3 + number)[:2]), Granted)
+        facts = served.server.facts()
+        assert (facts["lanes"], facts["lanes_retired"], facts["lanes_refused"]) == (8, 2, 0)
 
 
 def test_close_ends_every_thread() -> None:
