@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 from support.processes import MasterProcess, NodeProcess
 
@@ -32,11 +35,19 @@ class PinningCopier(HostCopier):
         super().to_engine(engine, host, sizes)
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    """A node that serves is announced to the master a moment later."""
+    end_s = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.3)
+
+
 def test_a_devices_memory_is_pinned_once_and_given_back() -> None:
     copier = PinningCopier()
     with MasterProcess() as master, NodeProcess(master, size=8 << 20):
         with StoreClient(ClientSettings(master=master.address), copier=copier) as client:
-            assert client.prepare() == 1
+            wait_until(lambda: client.prepare() == 1)
             assert client.prepare() == 1
             assert sum(copier.pinned.values()) >= 8 << 20
         assert not copier.pinned
@@ -47,7 +58,7 @@ def test_prepare_with_host_memory_and_without_a_node() -> None:
         with StoreClient(ClientSettings(master=master.address)) as client:
             assert client.prepare() == 0
         with NodeProcess(master, size=8 << 20), StoreClient(ClientSettings(master=master.address)) as client:
-            assert client.prepare() == 1
+            wait_until(lambda: client.prepare() == 1)
             client.put("key", b"value")
             assert client.get("key") == b"value"
 
