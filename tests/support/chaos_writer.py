@@ -6,13 +6,13 @@ import random
 import sys
 
 import numpy as np
-from support.payloads import chain_hashes, payload
-from support.workload import BLOCK_BYTES, CHAINS, SPEC, chain_length
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.store_client import BlockPut, StoreClient
 from moonpool.store_client.fragments import Fragments
+from support.payloads import chain_hashes, payload
+from support.workload import BLOCK_BYTES, CHAINS, SPEC, chain_length
 
 
 def main() -> None:
