@@ -186,7 +186,7 @@ class ChainedTable(Table):
         stack = [row] if self.ready[row] else []
         while stack:
             row = stack.pop()
-            self._unready_as_of(row, now_s)
+            self.unready_as_of(row, now_s)
             child = self.first_child[row]
             while child >= 0:
                 if self.ready[child]:

@@ -52,7 +52,7 @@ class FlatTable(Table):
     def unready(self, row: int, now_s: float) -> None:
         """Not ready as of now."""
         if self.ready[row]:
-            self._unready_as_of(row, now_s)
+            self.unready_as_of(row, now_s)
 
     def vacate(self, row: int, now_s: float) -> None:
         """A row without copies leaves."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from moonpool.master.bad_reports import BadReports
 from moonpool.master.columns import NO_ROW
+from moonpool.master.commits import commit
 from moonpool.master.entries import check_rank, read_entries, read_locations
 from moonpool.master.promises import Promises
 from moonpool.master.step import Step
@@ -49,7 +50,7 @@ def apply_op(
 
 def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: Step) -> None:
     entries = read_entries(op, table.spec)
-    refused = table.commit(segment, entries, step.usable, step.now_s)
+    refused = commit(table, segment, entries, step.usable, step.now_s)
     ranks = entries.ranks.tolist()
     if len(promises):
         for rank, block_hash in zip(ranks, entries.hashes, strict=True):

@@ -57,9 +57,7 @@ class Table(ABC):
         self.ready = self.columns.add_flags()
         self.leased_until_s = self.columns.add("d")
         self.last_use_s = self.columns.add("d")
-        self.uses = (
-            self.columns.add_flags()
-        )  # up to USES_MAX; those of rows above are lifted when this one goes
+        self.uses = self.columns.add_flags()  # up to USES_MAX; lifted to the row above when this one goes
         self.unready_since_s = self.columns.add("d")
         self._nowhere = array("H", [NO_SEGMENT] * self.world)
         self.doubted: dict[int, int] = {}  # row -> ranks whose copy was reported bad
@@ -183,93 +181,15 @@ class Table(ABC):
             self.uses[row] = min(self.uses[row] + 1, USES_MAX)
         self.last_use_s[row] = now_s
 
-    # ------------------------------------------------------------ commits
+    # ------------------------------------------------------------ places
 
-    def commit(self, segment: int, entries: EntryColumns, usable: Usable, now_s: float) -> list[int]:
-        """Takes in committed slots. Returns the indices of those that the index has no use for: surplus copies,
-        and entries that contradict what it knows. Entries that repeat what is known are no surplus."""
-        rows: I64 = np.array(self.rows_of(entries, now_s), dtype=np.int64)
-        cells = rows * self.world + entries.ranks
-        chosen, new_here = self._fresh(segment, rows, cells)
-        fresh_rows = rows[chosen]
-        self._write(segment, entries, chosen, cells[chosen])
-        bits = np.left_shift(np.uint64(1), entries.ranks[chosen].astype(np.uint64))
-        np.bitwise_or.at(view(self.committed), fresh_rows, bits)
-        for row in dict.fromkeys(fresh_rows[new_here].tolist()):
-            self.candidates.add(row, segment, now_s)
-        rest = np.ones(len(rows), dtype=np.bool_)
-        rest[chosen] = False
-        refused = [
-            index
-            for index in np.flatnonzero(rest).tolist()
-            if not self._commit_again(segment, entries, index, int(rows[index]), usable, now_s)
-        ]
-        touched = list(dict.fromkeys(fresh_rows.tolist()))
-        for row in touched:
-            if self.enough(row):
-                self.settle(row)
-        for row in touched:
-            if self.stale(row, now_s):  # somebody is at work on it again
-                self._unready_as_of(row, now_s)
-        return refused
-
-    def _fresh(self, segment: int, rows: I64, cells: I64) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Indices of entries whose cell is empty, each cell once; and of those, whose row is new on the segment."""
-        which = view(self.which)
-        fresh = np.zeros(len(rows), dtype=np.bool_)
-        fresh[np.unique(cells, return_index=True)[1]] = True
-        fresh &= (rows >= 0) & (which[cells] == NO_SEGMENT)
-        chosen = np.flatnonzero(fresh)
-        there = which.reshape(-1, self.world)[rows[chosen]] == segment
-        return chosen, ~there.any(axis=1)
-
-    def _write(self, segment: int, entries: EntryColumns, chosen: NDArray[np.intp], cells: I64) -> None:
-        if not len(chosen):
-            return
-        view(self.which)[cells] = segment
-        view(self.slots)[cells] = entries.slots[chosen]
-        view(self.generations)[cells] = entries.generations[chosen]
-        if self.lengths is not None:
-            view(self.lengths)[cells] = entries.lengths[chosen]
-        self.copies[segment] = self.copies.get(segment, 0) + len(chosen)
-        marks = self.marks.get(segment)
-        if marks:
-            view(marks)[cells[cells < len(marks)]] = 1
-
-    def _commit_again(
-        self, segment: int, entries: EntryColumns, index: int, row: int, usable: Usable, now_s: float
-    ) -> bool:
-        """An entry where the index has a copy already (or that contradicts it). Returns whether it stays."""
-        if row < 0:
-            return False
-        rank, slot, generation = (
-            int(column[index]) for column in (entries.ranks, entries.slots, entries.generations)
-        )
-        cell = row * self.world + rank
-        marks = self.marks.get(segment, b"")
-        held_by = self.which[cell]
-        if held_by == segment and not self.is_at(row, rank, segment, slot, generation):
-            if cell >= len(marks) or marks[cell]:
-                return False
-            # The inventory under way has not named the old place: it was left while nobody listened.
-        elif held_by != segment and usable[held_by]:
-            return False
-        self.slots[cell], self.generations[cell] = slot, generation
-        if self.lengths is not None:
-            self.lengths[cell] = int(entries.lengths[index])
-        if held_by != segment:
-            self._change_segment(row, cell, segment, now_s)
-        if cell < len(marks):
-            self.marks[segment][cell] = 1
-        return True
-
-    def _change_segment(self, row: int, cell: int, segment: int, now_s: float) -> None:
-        new_here = segment not in self.segments_of(row)
-        self._count(self.which[cell], -1)
-        self._count(segment, 1)
-        self.which[cell] = segment
-        if new_here:
-            self.candidates.add(row, segment, now_s)
+    def count_copies(self, segment: int, copies: int) -> None:
+        """The segment holds so many copies more."""
+        left = self.copies.get(segment, 0) + copies
+        if left:
+            self.copies[segment] = left
+        else:
+            del self.copies[segment]
 
     def move(self, row: int, rank: int, slot: int, generation: int) -> None:
         """The copy lies elsewhere in its segment now."""
@@ -302,7 +222,7 @@ class Table(ABC):
                 [slots[rank] for rank in ranks],
                 [generations[rank] for rank in ranks],
             )
-            self._count(segment, -len(ranks))
+            self.count_copies(segment, -len(ranks))
         self.which[first:end] = self._nowhere
         self.committed[row] = 0
         self.doubted.pop(row, None)
@@ -316,17 +236,10 @@ class Table(ABC):
 
     def _forget_copy(self, row: int, rank: int) -> None:
         cell = row * self.world + rank
-        self._count(self.which[cell], -1)
+        self.count_copies(self.which[cell], -1)
         self.which[cell] = NO_SEGMENT
         self.committed[row] &= ~(1 << rank)
         self._trust(row, rank)
-
-    def _count(self, segment: int, copies: int) -> None:
-        left = self.copies.get(segment, 0) + copies
-        if left:
-            self.copies[segment] = left
-        else:
-            del self.copies[segment]
 
     def make_row(self, block_hash: bytes, now_s: float) -> int:
         """A new row without copies, unready as of now."""
@@ -337,10 +250,11 @@ class Table(ABC):
         self.rows.set(block_hash, row)
         self.last_use_s[row] = now_s
         self.uses[row] = min(self.policy.recall(block_hash) + 1, USES_MAX)
-        self._unready_as_of(row, now_s)
+        self.unready_as_of(row, now_s)
         return row
 
-    def _unready_as_of(self, row: int, now_s: float) -> None:
+    def unready_as_of(self, row: int, now_s: float) -> None:
+        """The row alone is not ready, and its time to become so begins now."""
         self.ready[row] = 0
         self.unready_since_s[row] = now_s
         self.candidates.note_unready(row, now_s)
