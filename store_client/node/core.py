@@ -29,6 +29,8 @@ from moonpool.store_client.node.puts import LANES, Put, Writers
 from moonpool.store_client.node.slots import Sink, Slots, entries
 
 ITEMS_MAX = 1024
+FORGET_EVERY_S = 1.0
+"""Looking for keyspaces without an object reads every header under the lock, and anyone may ask for it."""
 PUT_ID_MAX = (1 << 64) - 1
 
 
@@ -45,7 +47,7 @@ class Shortage:
 
 
 class NodeCore:
-    """Begin, commit, revoke, drop, move. `now` appears nowhere: waiting and dying are told from outside."""
+    """Begin, commit, revoke, drop, move. Waiting and dying are told from outside."""
 
     def __init__(self, memory: Memory, sink: Sink) -> None:
         self.lock = threading.Lock()
@@ -60,6 +62,7 @@ class NodeCore:
         self._sink = sink
         self._annex = Annex(memory.buffer)
         self._lock_paths: dict[int, str] = {}
+        self._forgot_s = float("-inf")
 
     # ------------------------------------------------------------ keyspaces and sessions
 
@@ -72,20 +75,24 @@ class NodeCore:
                 self.writers.add(record.session)
                 self._lock_paths[record.session] = record.lock_path
 
-    def register(self, spec: KeyspaceSpec) -> bytes:
-        """The digest, once the segment's head holds the spec. Raises InvalidParams, Overloaded (the head is full)."""
+    def register(self, spec: KeyspaceSpec, now_s: float = 0.0) -> bytes:
+        """The digest, once the segment's head holds the spec; unused ones make room, FORGET_EVERY_S at the soonest.
+        Raises InvalidParams, Overloaded (the head is full)."""
         digest, new = self.keyspaces.add(spec)
         if not new:
             return digest
         try:
-            self._store_annex()
-        except Overloaded:
-            self._forget_unused_keyspaces(digest)
             try:
                 self._store_annex()
             except Overloaded:
-                self.keyspaces.discard(digest)
-                raise
+                if now_s - self._forgot_s < FORGET_EVERY_S:
+                    raise
+                self._forgot_s = now_s
+                self._forget_unused_keyspaces(digest)
+                self._store_annex()
+        except Overloaded:
+            self.keyspaces.discard(digest)
+            raise
         return digest
 
     def open_session(self, session: int, lock_path: str) -> None:

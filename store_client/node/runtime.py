@@ -147,7 +147,7 @@ class Node:
 
     def _register(self, spec: KeyspaceSpec) -> bytes:
         with self.core.lock:
-            digest = self.core.register(spec)
+            digest = self.core.register(spec, time.monotonic())
         if self._link is not None:
             self._link.tell_keyspace(spec)
         return digest
