@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from moonpool.schemas.errors import MoonpoolError, TransferFailed
 from moonpool.schemas.packed import U64
 from moonpool.store_client.transports.engine.address import EngineAddress
+from moonpool.store_client.transports.engine.knock import Awake
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +56,14 @@ class _MooncakeEngine:
         self.address = address
         self.pid = os.getpid()
         self._engine = engine
+        self._awake = Awake()
 
     def read(self, session: str, into: U64, source: U64, sizes: U64) -> bool:
         """See Engine."""
+        if not self._awake.may_be_called(session):
+            return False
         code = self._engine.batch_transfer_sync_read(session, into.tolist(), source.tolist(), sizes.tolist())
+        self._awake.called(session, code == 0)
         return bool(code == 0)
 
     def register(self, address: int, size_bytes: int) -> None:
