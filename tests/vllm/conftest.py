@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.pool import Pool
 from support.processes import MasterProcess, NodeProcess
-from support.tiny_model import make_tiny_adapter, make_tiny_model
+from support.tiny_model import make_tiny_model
 from support.vllm_engines import EngineProcess, Nursery, StartEngine
 
 SUSPECT_AFTER_S = 60.0
@@ -35,12 +35,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def namesake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another model, in a folder of the same name."""
     return make_tiny_model(tmp_path_factory.mktemp("other") / "tiny", seed=1)
-
-
-@pytest.fixture(scope="session")
-def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folders = [tmp_path_factory.mktemp(f"adapter-{i}") / "adapter" for i in range(2)]
-    return [make_tiny_adapter(folder, seed=i) for i, folder in enumerate(folders)]
 
 
 @pytest.fixture(scope="session")

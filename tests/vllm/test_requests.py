@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.pool import Pool
+from support.tiny_model import make_tiny_adapter
 from support.vllm_engines import BLOCK_TOKENS, EngineProcess, StartEngine, prompt
 
 pytestmark = pytest.mark.vllm
@@ -29,26 +30,22 @@ def narrow(start: StartEngine) -> EngineProcess:
 
 
 def test_two_adapters_of_one_name_share_nothing(
-    reference: EngineProcess,
-    adapters: list[Path],
-    start: StartEngine,
+    tmp_path: Path, reference: EngineProcess, start: StartEngine
 ) -> None:
+    """vLLM's own block hashes don't tell them apart: they have one name and, one after the other, one folder."""
     asked = prompt("adapters", BLOCKS)
-    loras = [("adapter", 1 + i, str(folder)) for i, folder in enumerate(adapters)]
     engine = start(enable_lora=True, max_lora_rank=8, max_loras=1)
     answers = []
-    for lora in loras:
+    for number, (seed, cached) in enumerate([(1, 0), (2, 0), (1, HIT), (2, HIT)], 1):
+        lora = ("adapter", number, str(make_tiny_adapter(tmp_path / "adapter", seed=seed)))
         reference.forget()
         (want,) = reference.generate(asked, adapter=lora)
         engine.forget()
         (found,) = engine.generate(asked, adapter=lora)
-        assert (found.tokens, found.cached) == (want.tokens, 0)
+        assert (found.tokens, found.cached) == (want.tokens, cached)
         answers.append(want.tokens)
     assert answers[0] != answers[1]
-    for lora, want_tokens in zip(loras, answers, strict=True):
-        engine.forget()
-        (found,) = engine.generate(asked, adapter=lora)
-        assert (found.tokens, found.cached) == (want_tokens, HIT)
+    assert answers[:2] == answers[2:]
     engine.forget()
     (found,) = engine.generate(asked)
     assert (found.tokens, found.cached) == (reference.generate(asked)[0].tokens, 0)
