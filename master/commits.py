@@ -6,14 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.master.columns import NO_SEGMENT, view
+from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
-from moonpool.master.table import Table, Usable
+from moonpool.master.table import Place, Table, Usable
 from moonpool.schemas.packed import I64
 
 
-def commit(table: Table, segment: int, entries: EntryColumns, usable: Usable, now_s: float) -> list[int]:
-    """Takes in committed slots. Returns the indices of those that the index has no use for: surplus copies,
-    and entries that contradict what it knows. Entries that repeat what is known are no surplus."""
+def commit(
+    table: Table, segment: int, entries: EntryColumns, usable: Usable, now_s: float, drops: DropBatch
+) -> None:
+    """Takes in committed slots. Dropped are those that the index has no use for: surplus copies, also where they
+    lie elsewhere, and entries that contradict what it knows. Entries that repeat what is known are no surplus."""
     rows: I64 = np.array(table.rows_of(entries, now_s), dtype=np.int64)
     cells = rows * table.world + entries.ranks
     chosen, new_here = _fresh(table, segment, rows, cells)
@@ -25,11 +28,11 @@ def commit(table: Table, segment: int, entries: EntryColumns, usable: Usable, no
         table.candidates.add(row, segment, now_s)
     rest = np.ones(len(rows), dtype=np.bool_)
     rest[chosen] = False
-    refused = [
-        index
-        for index in np.flatnonzero(rest).tolist()
-        if not _commit_again(table, segment, entries, index, int(rows[index]), usable, now_s)
-    ]
+    for index in np.flatnonzero(rest).tolist():
+        surplus = _commit_again(table, segment, entries, index, int(rows[index]), usable, now_s)
+        if surplus is not None:
+            rank, block_hash = int(entries.ranks[index]), entries.hashes[index]
+            drops.add(surplus.segment, table.keyspace, rank, block_hash, surplus.slot, surplus.generation)
     touched = list(dict.fromkeys(fresh_rows.tolist()))
     for row in touched:
         if table.enough(row):
@@ -37,7 +40,6 @@ def commit(table: Table, segment: int, entries: EntryColumns, usable: Usable, no
     for row in touched:
         if table.stale(row, now_s):  # somebody is at work on it again
             table.unready_as_of(row, now_s)
-    return refused
 
 
 def _fresh(table: Table, segment: int, rows: I64, cells: I64) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
@@ -67,30 +69,35 @@ def _write(table: Table, segment: int, entries: EntryColumns, chosen: NDArray[np
 
 def _commit_again(
     table: Table, segment: int, entries: EntryColumns, index: int, row: int, usable: Usable, now_s: float
-) -> bool:
-    """An entry where the index has a copy already (or that contradicts it). Returns whether it stays."""
+) -> Place | None:
+    """An entry where the index has a copy already (or that contradicts it). Returns the place that is surplus now:
+    the entry's own, or the one that gave way to it."""
+    columns = (entries.ranks, entries.slots, entries.generations, entries.lengths)
+    rank, *where = (int(column[index]) for column in columns)
+    named = Place(segment, *where)
     if row < 0:
-        return False
-    rank, slot, generation = (
-        int(column[index]) for column in (entries.ranks, entries.slots, entries.generations)
-    )
+        return named
     cell = row * table.world + rank
     marks = table.marks.get(segment, b"")
-    held_by = table.which[cell]
-    if held_by == segment and not table.is_at(row, rank, segment, slot, generation):
+    known = table.place(row, rank)
+    if known[:3] == named[:3]:
+        surplus = None
+    elif known.segment == segment:
         if cell >= len(marks) or marks[cell]:
-            return False
-        # The inventory under way has not named the old place: it was left while nobody listened.
-    elif held_by != segment and usable[held_by]:
-        return False
-    table.slots[cell], table.generations[cell] = slot, generation
+            return named
+        surplus = None  # the inventory under way has not named it: it was left while nobody listened
+    elif usable[known.segment]:
+        return named
+    else:
+        surplus = known  # its node may be back on the same stream, without an inventory that would tell
+    table.slots[cell], table.generations[cell] = named.slot, named.generation
     if table.lengths is not None:
-        table.lengths[cell] = int(entries.lengths[index])
-    if held_by != segment:
+        table.lengths[cell] = named.length
+    if known.segment != segment:
         _change_segment(table, row, cell, segment, now_s)
     if cell < len(marks):
         table.marks[segment][cell] = 1
-    return True
+    return surplus
 
 
 def _change_segment(table: Table, row: int, cell: int, segment: int, now_s: float) -> None:

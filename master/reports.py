@@ -50,20 +50,10 @@ def apply_op(
 
 def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: Step) -> None:
     entries = read_entries(op, table.spec)
-    refused = commit(table, segment, entries, step.usable, step.now_s)
-    ranks = entries.ranks.tolist()
+    commit(table, segment, entries, step.usable, step.now_s, step.drops)
     if len(promises):
-        for rank, block_hash in zip(ranks, entries.hashes, strict=True):
+        for rank, block_hash in zip(entries.ranks.tolist(), entries.hashes, strict=True):
             promises.end((op.keyspace, rank, block_hash))
-    for index in refused:
-        step.drops.add(
-            segment,
-            op.keyspace,
-            ranks[index],
-            entries.hashes[index],
-            int(entries.slots[index]),
-            int(entries.generations[index]),
-        )
 
 
 def _free(table: Table, segment: int, op: Freed, step: Step) -> None:

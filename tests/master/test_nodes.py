@@ -182,6 +182,23 @@ def test_a_copy_on_a_suspect_node_gives_way(cluster: PaperCluster) -> None:
     cluster.core.validate()
 
 
+def test_a_copy_on_a_silent_node_gives_way_and_is_dropped(cluster: PaperCluster) -> None:
+    """A node that is heard again goes on with its stream: no inventory would find what the index forgot."""
+    silent = cluster.join("a")
+    cluster.join("b")
+    cluster.commit("a", blocks_of(CHAIN))
+    for _ in range(4):
+        cluster.advance(1, heartbeats=False)
+        cluster.heartbeat("b")
+    assert cluster.core.status(0)["nodes_suspect"] == 1
+    cluster.commit("b", blocks_of(CHAIN[:3]))
+    assert sorted(silent.held) == sorted((0, h) for h in CHAIN[3:])
+    cluster.report("a")
+    assert len(cluster.segments["b"].held) == 3
+    assert ready(cluster) == 8
+    cluster.core.validate()
+
+
 def test_epochs(cluster: PaperCluster) -> None:
     segment = cluster.join("a")
     with pytest.raises(StaleEpoch):
