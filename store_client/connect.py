@@ -24,6 +24,8 @@ from moonpool.store_client.transports.tcp import TcpTransport
 
 log = logging.getLogger(__name__)
 
+LOOPBACK = ("127.", "[::1]", "localhost:")
+
 
 class Connector:
     """Makes transports with one client's settings, copier and staging memory."""
@@ -79,7 +81,11 @@ class Connector:
             if self._engine is None:
                 engine = open_engine(theirs.protocol, host_towards(theirs.session), devices)
                 self._engine = EngineAccess(engine, self._copier)
-            elif self._engine.engine.address.protocol != theirs.protocol:
-                ours = self._engine.engine.address
-                raise TransferFailed(peer=info.node, reason=f"it is at {theirs}, our engine at {ours}")
+            ours = self._engine.engine.address
+            far = not theirs.session.startswith(LOOPBACK)
+            if ours.protocol != theirs.protocol or (far and ours.session.startswith(LOOPBACK)):
+                # An engine keeps the name that it was made with: what the first node sees this host as.
+                raise TransferFailed(
+                    peer=info.node, reason=f"it is at {theirs}, this process's engine at {ours}"
+                )
         return EngineTransport(info, self._hello, self._engine, self._spec_of)

@@ -22,7 +22,7 @@ from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.items import BLOCKS_MAX
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.transports.engine.address import EngineAddress
-from moonpool.store_client.transports.engine.engine import Engine
+from moonpool.store_client.transports.engine.engine import Engine, Outcome
 from moonpool.store_client.transports.engine.landing import PAYLOAD_BYTES, Landing, LandingBlock
 
 PIECES_MAX = 65536
@@ -108,9 +108,10 @@ class Pulls:
 
     def _read(self, block: LandingBlock, session: str, into: U64, source: U64, sizes: U64) -> None:
         block.lost = True
-        if not self._engine.read(session, into, source, sizes):
-            raise TransferFailed(peer=session, reason="the writer's memory could not be read in time")
-        block.lost = False
+        outcome = self._engine.read(session, into, source, sizes)
+        block.lost = outcome is Outcome.UNCERTAIN
+        if outcome is not Outcome.LANDED:
+            raise TransferFailed(peer=session, reason=outcome.value)
 
     def _await_visible(self, seen: Future[None]) -> None:
         try:

@@ -232,7 +232,8 @@ def test_a_writer_lost_amid_a_pull_leaks_no_slot(
     assert client.match(keyspace, chains[1]) == 0
     assert all_ok(get_chain(client, keyspace, kept, BLOCK_BYTES))
     status = own_pool.node.status()
-    assert (status["pulls_failed"], status["pull_blocks_given_up"]) == (1, 1)
+    assert status["pulls_failed"] == 1
+    assert status["pull_blocks_given_up"] == int(end != "frozen before it was ever met")
 
 
 def test_nothing_is_left_behind(engine_pool: EnginePool, make_client: MakeClient) -> None:

@@ -126,6 +126,17 @@ def test_a_failed_read_costs_its_block_and_nothing_else(node: FakeNode) -> None:
         assert (node.transport.read(batch, soon()) == Status.OK).all()
 
 
+def test_an_unreachable_node_costs_no_block(node: FakeNode) -> None:
+    slots, generations = node.put_blocks(HASHES)
+    engine = Engine(len(HASHES), BLOCK_BYTES)
+    batch = read_of(HASHES, slots, generations, engine.fragments)
+    node.engine.unreachable = True
+    assert (node.transport.read(batch, soon()) == Status.FAILED).all()
+    node.engine.unreachable = False
+    assert (node.transport.read(batch, soon()) == Status.OK).all()
+    assert node.access.landing.given_up == 0
+
+
 def test_a_silent_engine_costs_one_deadline_and_then_nothing(node: FakeNode) -> None:
     slots, generations = node.put_blocks(HASHES)
     engine = Engine(len(HASHES), BLOCK_BYTES)

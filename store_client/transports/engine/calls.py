@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from moonpool.schemas.packed import U64
-from moonpool.store_client.transports.engine.engine import Engine
+from moonpool.store_client.transports.engine.engine import Engine, Outcome
 
 CALLS_AT_ONCE = 2
 """Of one client, whatever the peer: each waits busily, and more of them than cores are slower than one."""
@@ -22,7 +22,7 @@ class Calls:
         self._turns = turns
         self._session = session
         self._pool = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="moonpool-engine")
-        self._overdue: set[Future[bool]] = set()
+        self._overdue: set[Future[Outcome]] = set()
         self._lock = threading.Lock()
 
     @property
@@ -32,10 +32,10 @@ class Calls:
             self._overdue = {call for call in self._overdue if not call.done()}
             return bool(self._overdue)
 
-    def read(self, into: U64, source: U64, sizes: U64, deadline_s: float) -> bool:
-        """As Engine.read, by the deadline. False: whether it was begun or not, whether it ends or not."""
+    def read(self, into: U64, source: U64, sizes: U64, deadline_s: float) -> Outcome:
+        """As Engine.read, by the deadline."""
         if self.stuck or not self._turns.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
-            return False
+            return Outcome.NOT_BEGUN
         try:
             call = self._pool.submit(self._engine.read, self._session, into, source, sizes)
             wait([call], max(0.0, deadline_s - time.monotonic()))
@@ -43,10 +43,11 @@ class Calls:
             self._turns.release()
         if call.done():
             return call.result()
-        if not call.cancel():
-            with self._lock:
-                self._overdue.add(call)
-        return False
+        if call.cancel():
+            return Outcome.NOT_BEGUN
+        with self._lock:
+            self._overdue.add(call)
+        return Outcome.UNCERTAIN
 
     def close(self) -> None:
         """Waits for calls that were left behind: some seconds at most."""

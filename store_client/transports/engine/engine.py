@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, Protocol
 
 from moonpool.schemas.errors import MoonpoolError, TransferFailed
@@ -28,16 +29,23 @@ CALL_TIMEOUT_S = 5
 PACKAGE = "mooncake-transfer-engine"
 
 
+class Outcome(Enum):
+    """Of a read."""
+
+    LANDED = "every byte is there"
+    NOT_BEGUN = "the peer can't be reached: nothing will ever land"
+    UNCERTAIN = "it failed, or the wait for it ended: some bytes may land at any time after"
+
+
 class Engine(Protocol):
     """Reads memory of other processes. Thread-safe; the calls release the interpreter lock."""
 
     address: EngineAddress
     """By which others read memory that was registered here."""
 
-    def read(self, session: str, into: U64, source: U64, sizes: U64) -> bool:
-        """Pieces at `source` in the peer's memory to pieces at `into` in ours. True once all have landed. False
-        after some seconds at most, and then some may land at any time after: the engine's wait ends, not its
-        transfer. Uses a core while it waits."""
+    def read(self, session: str, into: U64, source: U64, sizes: U64) -> Outcome:
+        """Pieces at `source` in the peer's memory to pieces at `into` in ours. Takes some seconds at most, and a core
+        while it waits."""
         ...
 
     def register(self, address: int, size_bytes: int) -> None:
@@ -58,13 +66,13 @@ class _MooncakeEngine:
         self._engine = engine
         self._awake = Awake()
 
-    def read(self, session: str, into: U64, source: U64, sizes: U64) -> bool:
+    def read(self, session: str, into: U64, source: U64, sizes: U64) -> Outcome:
         """See Engine."""
         if not self._awake.may_be_called(session):
-            return False
+            return Outcome.NOT_BEGUN
         code = self._engine.batch_transfer_sync_read(session, into.tolist(), source.tolist(), sizes.tolist())
         self._awake.called(session, code == 0)
-        return bool(code == 0)
+        return Outcome.LANDED if code == 0 else Outcome.UNCERTAIN
 
     def register(self, address: int, size_bytes: int) -> None:
         """See Engine. By the batch call: the other one holds the interpreter lock while it pins memory."""

@@ -12,6 +12,7 @@ import numpy as np
 from moonpool.schemas.errors import TransferFailed
 from moonpool.schemas.packed import U64
 from moonpool.store_client.transports.engine.address import EngineAddress
+from moonpool.store_client.transports.engine.engine import Outcome
 
 
 class FakeEngine:
@@ -25,21 +26,24 @@ class FakeEngine:
         self.before_read: Callable[[int], None] = lambda number: None
         """Called with the number of a read (0 is the first) before it moves a byte."""
         self.failing = False
+        self.unreachable = False
         self.delay_s = 0.0
         self._lock = threading.Lock()
 
-    def read(self, session: str, into: U64, source: U64, sizes: U64) -> bool:
+    def read(self, session: str, into: U64, source: U64, sizes: U64) -> Outcome:
         """See Engine."""
         with self._lock:
             number = len(self.reads)
             self.reads.append(len(sizes))
         self.before_read(number)
         time.sleep(self.delay_s)
+        if self.unreachable:
+            return Outcome.NOT_BEGUN
         if self.failing or not (self._registered(into, sizes) and self._registered(source, sizes)):
-            return False
+            return Outcome.UNCERTAIN
         for to, origin, size in zip(into.tolist(), source.tolist(), sizes.tolist(), strict=True):
             ctypes.memmove(to, origin, size)
-        return True
+        return Outcome.LANDED
 
     def register(self, address: int, size_bytes: int) -> None:
         """See Engine."""

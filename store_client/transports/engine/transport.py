@@ -34,6 +34,7 @@ from moonpool.store_client.transports.checksums import mismatches
 from moonpool.store_client.transports.engine.access import EngineAccess
 from moonpool.store_client.transports.engine.address import EngineAddress
 from moonpool.store_client.transports.engine.calls import CALLS_AT_ONCE, Calls
+from moonpool.store_client.transports.engine.engine import Outcome
 from moonpool.store_client.transports.engine.landing import PAYLOAD_BYTES, LandingBlock
 from moonpool.store_client.transports.engine.remote_segment import RemoteSegment
 from moonpool.store_client.transports.pieces import batches_of, coalesce, slot_side, split_evenly
@@ -201,9 +202,10 @@ class EngineTransport:
 
     def _transfer(self, block: LandingBlock, into: U64, source: U64, sizes: U64, deadline_s: float) -> None:
         block.lost = True
-        if not self._calls.read(into, source, sizes, deadline_s):
-            raise TransferFailed(peer=self._peer, reason="its engine did not deliver in time, or at all")
-        block.lost = False
+        outcome = self._calls.read(into, source, sizes, deadline_s)
+        block.lost = outcome is Outcome.UNCERTAIN
+        if outcome is not Outcome.LANDED:
+            raise TransferFailed(peer=self._peer, reason=outcome.value)
 
     # ------------------------------------------------------------ writing
 
