@@ -10,18 +10,20 @@ import numpy as np
 from moonpool.schemas.header import Headers, SlotState
 from moonpool.schemas.messages import Status
 from moonpool.schemas.packed import U32
+from moonpool.store_client.node.annex import SessionRecord
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import DOOMED, generations_in, states_in, words_of
 from moonpool.store_client.node.puts import Put
 
 
-def adopt(core: NodeCore, alive: Callable[[int, str], bool]) -> None:
-    """COMMITTED slots live on. WRITING ones of a session whose writer may still write stay open grants; all others
-    are freed. `alive(session, lock path)` says whether it may.
+def adopt(core: NodeCore, watch: Callable[[SessionRecord, bool], bool]) -> None:
+    """COMMITTED slots live on. WRITING ones of a known session stay open grants; all others are freed.
 
-    An open put has its granted blocks only, in their order: a block that got no slot left no trace.
+    `watch(session, whether it has open grants)` takes over each session. Where it says False the session ends here,
+    and its grants with it. An open put has its granted blocks only, in their order: a block that got no slot left no
+    trace.
     """
-    core.restore(alive)
+    sessions = core.restore()
     writing: list[tuple[Headers, U32]] = []
     for page in np.flatnonzero(core.slots.allocator.slot_bytes).tolist():
         held = _adopt_page(core, page)
@@ -30,6 +32,9 @@ def adopt(core: NodeCore, alive: Callable[[int, str], bool]) -> None:
     if writing:
         headers = np.concatenate([part for part, _ in writing])
         _adopt_puts(core, headers, np.concatenate([slots for _, slots in writing]))
+    for record in sessions:
+        if not watch(record, bool(core.writers.get(record.session).puts)):
+            core.end_session(record.session)
 
 
 def _adopt_page(core: NodeCore, page: int) -> tuple[Headers, U32] | None:

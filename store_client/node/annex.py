@@ -20,10 +20,12 @@ _PREFIX = struct.Struct("<QQQ")  # checksum of the rest, sequence, length
 
 
 class SessionRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A writer that may have open grants, and the file that it holds a flock on."""
+    """A writer that may have open grants, and the file that it holds a flock on: its path, and which inode it is."""
 
     session: int
     lock_path: str
+    device: int = 0
+    inode: int = 0
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):

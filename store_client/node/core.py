@@ -7,7 +7,6 @@ a time. What changed is told to the Sink before the call returns.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,19 +60,19 @@ class NodeCore:
         self.counters = dict.fromkeys(("blocks_committed", "blocks_gone", "puts_revoked", "no_space"), 0)
         self._sink = sink
         self._annex = Annex(memory.buffer)
-        self._lock_paths: dict[int, str] = {}
+        self._records: dict[int, SessionRecord] = {}
         self._forgot_s = float("-inf")
 
     # ------------------------------------------------------------ keyspaces and sessions
 
-    def restore(self, alive: Callable[[int, str], bool]) -> None:
-        """Takes over what the segment's head says: keyspaces, and the sessions whose writer may write (`alive`)."""
+    def restore(self) -> list[SessionRecord]:
+        """Takes over what the segment's head says: keyspaces, and sessions, which are returned."""
         for spec in self._annex.facts.specs:
             self.keyspaces.add(spec)
         for record in self._annex.facts.sessions:
-            if alive(record.session, record.lock_path):
-                self.writers.add(record.session)
-                self._lock_paths[record.session] = record.lock_path
+            self.writers.add(record.session)
+            self._records[record.session] = record
+        return list(self._records.values())
 
     def register(self, spec: KeyspaceSpec, now_s: float = 0.0) -> bytes:
         """The digest, once the segment's head holds the spec; unused ones make room, FORGET_EVERY_S at the soonest.
@@ -95,17 +94,17 @@ class NodeCore:
             raise
         return digest
 
-    def open_session(self, session: int, lock_path: str) -> None:
+    def open_session(self, record: SessionRecord) -> None:
         """Idempotent. The head names the lock before anything is granted, for the node that adopts this segment."""
-        self.writers.add(session)
-        if self._lock_paths.get(session) == lock_path:
+        self.writers.add(record.session)
+        if self._records.get(record.session) == record:
             return
-        before = dict(self._lock_paths)
-        self._lock_paths[session] = lock_path
+        before = dict(self._records)
+        self._records[record.session] = record
         try:
             self._store_annex()
         except Overloaded:
-            self._lock_paths = before
+            self._records = before
             raise
 
     def end_session(self, session: int) -> None:
@@ -113,12 +112,11 @@ class NodeCore:
         writer = self.writers.get(session)
         self.revoke(session, list(writer.puts))
         self.writers.remove(session)
-        if self._lock_paths.pop(session, None) is not None:
+        if self._records.pop(session, None) is not None:
             self._store_annex()
 
     def _store_annex(self) -> None:
-        records = [SessionRecord(session, path) for session, path in self._lock_paths.items()]
-        self._annex.store(Facts(self.keyspaces.specs(), records))
+        self._annex.store(Facts(self.keyspaces.specs(), list(self._records.values())))
 
     def _forget_unused_keyspaces(self, but: bytes) -> None:
         used = keyspace_words_in_use(self.slots)

@@ -123,9 +123,9 @@ class LocalHandler(RemoteHandler):
 
     def _open_session(self, message: OpenSession) -> SessionOpened:
         parts, layout = self._parts, self._parts.core.head.layout
-        parts.sessions.open(message.session, message.lock_path)
+        record = parts.sessions.open(message.session, message.lock_path)
         with parts.core.lock:
-            parts.core.open_session(message.session, message.lock_path)
+            parts.core.open_session(record)
         return SessionOpened(parts.info, layout.data_offset, layout.header_offset, layout.headers_per_page)
 
     def _begin(self, message: Begin) -> Message | Awaitable[Message]:

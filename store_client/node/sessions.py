@@ -2,17 +2,28 @@
 
 A connection that was closed or timed out proves nothing: a stopped process may still copy. The lock obtained proves
 that the writer is dead; device copies that it had started get a moment to end.
+
+Nothing less proves it, also to a node that adopts the segment of one that was killed. The lock must be obtained on the
+very inode that the session was opened with: a path that is gone, or leads to another file, may have been cleaned up
+under a live writer, which still holds its lock on the unlinked inode. (While that one lives no other file of its device
+has its number.) Running out of descriptors says nothing either. Nor does a pid that is gone: it may be one of another
+container. A session with open grants whose file can't be opened is kept, and its slots are nobody else's until its
+writer ends its puts, the file can be opened after all, or the segment is made anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import stat
 from dataclasses import dataclass
 
 from moonpool.schemas.errors import InvalidParams, Overloaded
+from moonpool.store_client.node.annex import SessionRecord
+
+logger = logging.getLogger(__name__)
 
 DEVICE_PAUSE_S = 1.0
 LOCK_PATH_BYTES_MAX = 160
@@ -20,8 +31,9 @@ LOCK_PATH_BYTES_MAX = 160
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    lock_path: str
-    fd: int
+    record: SessionRecord
+    fd: int | None
+    """None: adopted, and the file could not be opened so far."""
     died_s: float | None = None
 
 
@@ -35,13 +47,13 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, session: int, lock_path: str) -> None:
+    def open(self, session: int, lock_path: str) -> SessionRecord:
         """Idempotent. Raises InvalidParams where nobody holds that lock, Overloaded."""
         known = self._sessions.get(session)
         if known is not None:
-            if known.lock_path != lock_path:
-                raise InvalidParams(field="lock_path", value=lock_path, allowed=known.lock_path)
-            return
+            if known.record.lock_path != lock_path:
+                raise InvalidParams(field="lock_path", value=lock_path, allowed=known.record.lock_path)
+            return known.record
         if not 0 < session < 1 << 63:
             raise InvalidParams(field="session", value=session, allowed="1 to 2**63 - 1")
         if len(self._sessions) >= self._sessions_max:
@@ -50,23 +62,35 @@ class Sessions:
         if _obtain(fd):
             os.close(fd)
             raise InvalidParams(field="lock_path", value=lock_path, allowed="a file that you hold a flock on")
-        self._sessions[session] = _Session(lock_path, fd)
+        status = os.fstat(fd)
+        record = SessionRecord(session, lock_path, status.st_dev, status.st_ino)
+        self._sessions[session] = _Session(record, fd)
+        return record
 
-    def adopt(self, session: int, lock_path: str) -> bool:
+    def adopt(self, record: SessionRecord, writing: bool) -> bool:
         """Takes over one of an earlier life, also beyond the limit: its writer may be at work. One that has died
-        meanwhile ends in `poll`, after the same pause as any. False where the lock file is gone: it was closed."""
-        try:
-            fd = _open_lock(lock_path)
-        except InvalidParams:
+        meanwhile ends in `poll`, after the same pause as any. `writing`: it has open grants. False where it has none
+        and can't be watched: there is nothing that it could still write to."""
+        fd = _open_again(record)
+        if fd is None and not writing:
             return False
-        self._sessions[session] = _Session(lock_path, fd)
+        if fd is None:
+            logger.warning(
+                "session %x keeps its open slots: its lock file %s can't be opened, so nobody can tell whether its "
+                "writer lives",
+                record.session,
+                record.lock_path,
+            )
+        self._sessions[record.session] = _Session(record, fd)
         return True
 
     def poll(self, now_s: float) -> list[int]:
         """Sessions whose writer has been dead for a moment; they are forgotten here."""
         dead = []
         for session, entry in list(self._sessions.items()):
-            if entry.died_s is None and _obtain(entry.fd):
+            if entry.fd is None:
+                entry.fd = _open_again(entry.record)
+            if entry.died_s is None and entry.fd is not None and _obtain(entry.fd):
                 entry.died_s = now_s
             if entry.died_s is not None and now_s - entry.died_s >= DEVICE_PAUSE_S:
                 dead.append(session)
@@ -75,15 +99,31 @@ class Sessions:
 
     def close(self) -> None:
         """Forgets all; says nothing about their writers."""
-        for session in list(self._sessions):
-            os.close(self._sessions.pop(session).fd)
+        for entry in self._sessions.values():
+            if entry.fd is not None:
+                os.close(entry.fd)
+        self._sessions.clear()
 
     def _close(self, session: int) -> None:
         entry = self._sessions.pop(session)
-        os.close(entry.fd)
-        if entry.lock_path.endswith(".lock"):
+        if entry.fd is not None:
+            os.close(entry.fd)
+        if entry.record.lock_path.endswith(".lock"):
             with contextlib.suppress(OSError):
-                os.unlink(entry.lock_path)
+                os.unlink(entry.record.lock_path)
+
+
+def _open_again(record: SessionRecord) -> int | None:
+    """A descriptor of the file that the session was opened with; None where that one can't be had."""
+    try:
+        fd = _open_lock(record.lock_path)
+    except InvalidParams:
+        return None
+    status = os.fstat(fd)
+    if (status.st_dev, status.st_ino) != (record.device, record.inode):
+        os.close(fd)
+        return None
+    return fd
 
 
 def _open_lock(path: str) -> int:
@@ -106,6 +146,6 @@ def _open_lock(path: str) -> int:
 def _obtain(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:  # held, or the file system can't say
         return False
     return True

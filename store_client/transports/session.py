@@ -32,11 +32,13 @@ class SessionLock:
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _locks.add(self)
 
-    def close(self) -> None:
-        """Lets go: nothing of this session may be written any more."""
+    def close(self, *, unlink: bool) -> None:
+        """Lets go: nothing of this session may be written any more. A node removes the file once it has the lock;
+        `unlink` where none may need it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            self.path.unlink(missing_ok=True)
+            if unlink:
+                self.path.unlink(missing_ok=True)
             os.close(fd)
 
     def forget_after_fork(self) -> None:
@@ -68,25 +70,27 @@ class Session:
         self._file: SessionLock | None = None
         self._open: set[int] = set()
         self._newest = 0
+        self._told = False
+        self._unsure = False
+        """Whether a put may still be open for the node, which then needs the lock file to see that we are gone."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def open(self, deadline_s: float) -> None:
         """Holds the lock, tells the node. Cheap when it is open already. Raises what the call raises."""
         with self._lock:
-            if self._file is not None:
+            if self._told:
                 return
-            try:
-                lock = SessionLock(self._run_dir, self.id)
-            except OSError as error:
-                reason = f"cannot make the session's lock file: {error}"
-                raise TransferFailed(peer=self._node.address, reason=reason) from error
-            try:
-                self._tell(lock.path, deadline_s)
-            except BaseException:
-                lock.close()
-                raise
-            self._file = lock
+            if self._file is None:
+                try:
+                    self._file = SessionLock(self._run_dir, self.id)
+                except OSError as error:
+                    reason = f"cannot make the session's lock file: {error}"
+                    raise TransferFailed(peer=self._node.address, reason=reason) from error
+            # A call that failed may have been heard: the same lock is held until we are done, or the node would find
+            # that of the first try free while we write under a second one.
+            self._tell(self._file.path, deadline_s)
+            self._told = True
             self._thread = threading.Thread(target=self._beat, name="moonpool-session", daemon=True)
             self._thread.start()
 
@@ -104,6 +108,9 @@ class Session:
             self._open.add(put_id)
         try:
             yield put_id
+        except BaseException:
+            self._unsure = True
+            raise
         finally:
             with self._lock:
                 self._open.discard(put_id)
@@ -115,7 +122,7 @@ class Session:
             self._thread.join()
         with self._lock:
             if self._file is not None:
-                self._file.close()
+                self._file.close(unlink=not self._unsure)
 
     def _tell(self, path: Path, deadline_s: float) -> None:
         request = OpenSession(session=self.id, pid=os.getpid(), lock_path=str(path))

@@ -14,6 +14,7 @@ from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import Begin, BeginItem, Check, DropList, Granted
 from moonpool.schemas.packed import U8, U32, U64, u32s, u64s
 from moonpool.store_client.node import checksums
+from moonpool.store_client.node.annex import SessionRecord
 from moonpool.store_client.node.checksums import Checksums, checksum_of, compute, verify
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.layout import Layout
@@ -29,7 +30,7 @@ class Stored:
     def __init__(self) -> None:
         self.core = NodeCore(HeapMemory(Layout(64 << 10, 8)), IndexSink())
         self.core.register(SPEC)
-        self.core.open_session(1, "/lock")
+        self.core.open_session(SessionRecord(1, "/lock"))
         self.hashes = np.random.default_rng(0).bytes(16 * 20)
         granted = self.core.begin(1, Begin(1, 1, [BeginItem(DIGEST, 0, 0, b"", self.hashes)]), partial=False)
         assert isinstance(granted, Granted)

@@ -16,6 +16,7 @@ from moonpool.schemas.keyspace import KeyspaceSpec, Kind, objects_keyspace
 from moonpool.schemas.messages import Begin, BeginItem, DropList, Granted, Status
 from moonpool.schemas.packed import join_hashes, pack_u32, pack_u64, u32s, u64s
 from moonpool.store_client.node.adoption import adopt
+from moonpool.store_client.node.annex import SessionRecord
 from moonpool.store_client.node.core import NodeCore, Shortage
 from moonpool.store_client.node.drops import SWEEP_PAGES, hash_set
 from moonpool.store_client.node.headers import generations_in, states_in
@@ -80,7 +81,7 @@ class CoreMachine(RuleBasedStateMachine):
         for spec in SPECS:
             self.core.register(spec)
         for session in SESSIONS:
-            self.core.open_session(session, f"/lock/{session}")
+            self.core.open_session(SessionRecord(session, f"/lock/{session}"))
 
     def start(self, sink: IndexSink) -> None:
         self.sink = sink
@@ -228,7 +229,7 @@ class CoreMachine(RuleBasedStateMachine):
     def die(self, session: int) -> None:
         self.core.end_session(session)
         self.model.puts = {put: blocks for put, blocks in self.model.puts.items() if put[0] != session}
-        self.core.open_session(session, f"/lock/{session}")
+        self.core.open_session(SessionRecord(session, f"/lock/{session}"))
 
     # ------------------------------------------------------------ the master
 
@@ -320,14 +321,27 @@ class CoreMachine(RuleBasedStateMachine):
         """A new process over the same bytes. Blocks that had no slot are forgotten."""
         self.stale = []
         self.start(IndexSink())
-        adopt(self.core, lambda session, path: session in alive and path == f"/lock/{session}")
+        asked: dict[int, bool] = {}
+
+        def watch(record: SessionRecord, writing: bool) -> bool:
+            assert record.lock_path == f"/lock/{record.session}"
+            asked[record.session] = writing
+            return record.session in alive
+
+        adopt(self.core, watch)
+        granted = {
+            put[0]
+            for put, blocks in self.model.puts.items()
+            if any(block.status == Status.OK for block in blocks)
+        }
+        assert asked == {session: session in granted for session in SESSIONS}
         self.model.puts = {
             put: kept
             for put, blocks in self.model.puts.items()
             if put[0] in alive and (kept := [block for block in blocks if block.status == Status.OK])
         }
         for session in SESSIONS:
-            self.core.open_session(session, f"/lock/{session}")
+            self.core.open_session(SessionRecord(session, f"/lock/{session}"))
         assert self.core.keyspaces.specs() == SPECS
         inventory = Inventory(self.core.slots)
         while not inventory.done:

@@ -9,6 +9,7 @@ from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind, object_hash, objects_keyspace
 from moonpool.schemas.messages import Begin, BeginItem, Granted, ListKeys
 from moonpool.schemas.packed import join_hashes, pack_u64, split_hashes, u16s
+from moonpool.store_client.node.annex import SessionRecord
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.listing import END, SLOTS_MAX, list_keys
@@ -25,7 +26,7 @@ def core() -> NodeCore:
     core = NodeCore(HeapMemory(Layout(1 << 20, 8)), IndexSink())
     core.register(OBJECTS)
     core.register(RANKS)
-    core.open_session(SESSION, "lock")
+    core.open_session(SessionRecord(SESSION, "/lock"))
     return core
 
 

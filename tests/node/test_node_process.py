@@ -180,6 +180,25 @@ def test_a_killed_node_is_adopted_with_all_that_was_committed(node: NodeProcess)
         assert (u64s(fresh.generations) > used).all()
 
 
+def test_a_writer_whose_lock_file_was_tidied_away_keeps_its_slots(node: NodeProcess) -> None:
+    """I4: killed, the node must find the file again to see whether the writer lives; it is gone, the writer isn't."""
+    with writer_of(node) as writer:
+        granted = writer.begin(4)
+        node.kill()
+        writer.connection.close()
+        writer.lock_path.unlink()
+        node.start()
+        time.sleep(1.8)  # longer than polls and pause together
+        assert node.status()["objects_writing"] == 4
+        for slot in u32s(granted.slots):
+            writer.write(int(slot), b"late" * (BLOCK_BYTES // 4))
+        assert writer.commit(granted.put_id) == bytes(4)
+    # Killed once more, it has no grant to keep for a session that nobody can watch.
+    node.kill()
+    node.start()
+    assert node.status()["sessions"] == 0 and node.status()["objects"] == 4
+
+
 def test_generations_are_never_used_twice_whatever_kills_the_node(node: NodeProcess) -> None:
     seen: set[int] = set()
     for _ in range(4):
@@ -190,7 +209,7 @@ def test_generations_are_never_used_twice_whatever_kills_the_node(node: NodeProc
                 seen.update(generations)
         node.kill()
         node.start()
-    assert node.status()["objects_writing"] == 0
+    node.wait_for("objects_writing", 0)
 
 
 def test_a_clean_stop_leaves_the_segment_to_the_next_start(node: NodeProcess) -> None:

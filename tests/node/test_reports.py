@@ -28,6 +28,7 @@ from moonpool.schemas.messages import (
 )
 from moonpool.schemas.packed import U32, U64, pack_u32, pack_u64
 from moonpool.store_client.node import reports
+from moonpool.store_client.node.annex import SessionRecord
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.inventory import Inventory
 from moonpool.store_client.node.layout import Layout
@@ -54,7 +55,7 @@ class Rig:
         )
         self.core = NodeCore(HeapMemory(Layout(64 << 10, 8)), self)
         self.core.register(SPEC)
-        self.core.open_session(SESSION, "/lock")
+        self.core.open_session(SessionRecord(SESSION, "/lock"))
         self.puts = 0
 
     @property
@@ -324,7 +325,7 @@ def test_a_large_segment_is_named_in_bounded_messages() -> None:
     rig = Rig(window=100)
     rig.core = NodeCore(HeapMemory(Layout(64 << 20, 1)), rig)
     rig.core.register(SPEC)
-    rig.core.open_session(SESSION, "/lock")
+    rig.core.open_session(SessionRecord(SESSION, "/lock"))
     for _ in range(4):
         rig.put(4000, 0)
     rig.stream.connect(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from support import lock_holder
 
 from moonpool.schemas.errors import InvalidParams, Overloaded
+from moonpool.store_client.node.annex import SessionRecord
 from moonpool.store_client.node.sessions import DEVICE_PAUSE_S, Sessions
 
 
@@ -116,18 +118,58 @@ def test_sessions_are_bounded(sessions: Sessions, tmp_path: Path) -> None:
             sessions.open(number + 1, file.name)
     with pytest.raises(Overloaded):
         sessions.open(5, files[4].name)
-    assert sessions.adopt(5, files[4].name), "it was let in before, and may be writing"
+    assert sessions.adopt(record_of(5, Path(files[4].name)), False), (
+        "it was let in before, and may be writing"
+    )
     assert len(sessions) == 5 and sessions.poll(1.0) == []
     for file in files:
         file.close()
+
+
+def record_of(session: int, path: Path) -> SessionRecord:
+    """As a node kept it that was killed since."""
+    status = path.stat()
+    return SessionRecord(session, str(path), status.st_dev, status.st_ino)
 
 
 def test_a_writer_that_died_while_no_node_looked_gets_its_pause(sessions: Sessions, tmp_path: Path) -> None:
     """Its device may still be copying."""
     path = tmp_path / "a.lock"
     path.touch()
-    assert sessions.adopt(1, str(path))
-    assert not sessions.adopt(2, str(tmp_path / "closed.lock"))
+    assert sessions.adopt(record_of(1, path), True)
     assert sessions.poll(100.0) == []
     assert sessions.poll(100.0 + DEVICE_PAUSE_S) == [1]
     assert len(sessions) == 0
+
+
+def test_a_lock_file_that_is_gone_proves_nothing(sessions: Sessions, tmp_path: Path) -> None:
+    """Somebody tidied up; the writer holds its lock on the unlinked inode, and writes."""
+    path = tmp_path / "a.lock"
+    with holder(path):
+        record = sessions.open(1, str(path))
+        assert record == record_of(1, path)
+        sessions.close()  # the node is killed
+        path.unlink()
+        assert not sessions.adopt(record, False), "without a grant there is nothing to keep"
+        assert sessions.adopt(record, True)
+        assert [sessions.poll(now_s) for now_s in (0.0, 10.0, 1e6)] == [[], [], []]
+        path.touch()  # nobody locks this one, and it says nothing of the other
+        assert [sessions.poll(now_s) for now_s in (2e6, 3e6)] == [[], []]
+    assert sessions.poll(4e6) == [] and len(sessions) == 1, "dead, but nobody can tell"
+
+
+def test_no_descriptor_to_be_had_proves_nothing(sessions: Sessions, tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    with holder(path) as process:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            assert sessions.adopt(record_of(1, path), True)
+            assert sessions.poll(1.0) == []
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert [sessions.poll(now_s) for now_s in (10.0, 1e6)] == [[], []]
+        process.kill()
+        process.wait()
+    assert sessions.poll(2e6) == []
+    assert sessions.poll(3e6) == [1], "once the file could be opened its lock proved it"

@@ -13,6 +13,7 @@ from support.node_sink import IndexSink
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import Begin, BeginItem, DropList, Granted, Status, Victims
 from moonpool.schemas.packed import pack_u32, pack_u64
+from moonpool.store_client.node.annex import SessionRecord
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.memory import HeapMemory
@@ -31,7 +32,7 @@ class Pool:
         self.sink = IndexSink()
         self.core = NodeCore(HeapMemory(Layout(PAGE, PAGES)), self.sink)
         self.core.register(SPEC)
-        self.core.open_session(1, "/lock")
+        self.core.open_session(SessionRecord(1, "/lock"))
         self.evictable = evictable
         self.pinned: set[int] = set()
         self.needs: list[int] = []

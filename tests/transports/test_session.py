@@ -1,0 +1,100 @@
+"""What a writer's session leaves for its node to see: one lock, however its calls end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from moonpool.schemas.errors import DeadlineExceeded, TransferFailed
+from moonpool.schemas.messages import Done, Message, NodeInfo, OpenSession, SessionHeartbeat, SessionOpened
+from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.transports.session import Session
+
+INFO = NodeInfo(
+    node="node",
+    segment=bytes(16),
+    host="host",
+    rpc_address="",
+    data_address="",
+    unix_path="",
+    segment_path="",
+    capacity_bytes=1 << 20,
+    page_bytes=1 << 20,
+)
+
+
+class Node:
+    """Hears every call; loses the answers that it is told to lose."""
+
+    address = "unix:/nowhere"
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self.seen: list[tuple[str, int]] = []
+
+    def call(self, message: Message, deadline_s: float) -> Message:
+        if isinstance(message, SessionHeartbeat):
+            return Done(0)
+        assert isinstance(message, OpenSession)
+        self.seen.append((message.lock_path, os.stat(message.lock_path).st_ino))
+        if len(self.seen) <= self.lost:
+            raise DeadlineExceeded(peer=self.address, what="OpenSession", timeout_s=0.1)
+        return SessionOpened(INFO, 0, 0, 0)
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def session(node: Node, tmp_path: Path) -> Iterator[Session]:
+    made = Session(cast(ConnectionPool, node), str(tmp_path))
+    yield made
+    made.close()
+
+
+def is_held(path: str) -> bool:
+    with open(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_an_answer_that_was_lost_costs_no_lock(session: Session, node: Node) -> None:
+    """The node may have heard it, and would take the first file's free lock for our death."""
+    node.lost = 2
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded):
+            session.open(time.monotonic() + 1)
+        assert is_held(node.seen[-1][0])
+    session.open(time.monotonic() + 1)
+    session.open(time.monotonic() + 1)
+    assert len(node.seen) == 3 and len(set(node.seen)) == 1
+
+
+def test_the_file_goes_with_a_session_whose_puts_have_ended(session: Session, node: Node) -> None:
+    session.open(time.monotonic() + 1)
+    with session.put():
+        pass
+    path = node.seen[0][0]
+    assert is_held(path)
+    session.close()
+    assert not os.path.exists(path)
+
+
+def test_the_file_stays_for_a_node_that_may_have_an_open_put(session: Session, node: Node) -> None:
+    """Started again, it can only tell by the file that this writer is gone."""
+    session.open(time.monotonic() + 1)
+    with pytest.raises(TransferFailed), session.put():
+        raise TransferFailed(peer="node", reason="it was killed")
+    session.close()
+    assert not is_held(node.seen[0][0])
