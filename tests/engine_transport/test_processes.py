@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from client.chains import Engine, all_ok, chained, get_chain, put_chain
@@ -22,13 +23,15 @@ from moonpool.schemas.errors import TransferFailed
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import BeginItem, Hello, Message, PullWrite, Status, decode_from_node
 from moonpool.schemas.packed import pack_u64
-from moonpool.store_client import BlockGet, BlockPut, StoreClient
+from moonpool.store_client import BlockGet, BlockPut, ClientSettings, StoreClient
+from moonpool.store_client.connect import Connector
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.rpc.connection import RpcConnection
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.transports.engine.access import EngineAccess
 from moonpool.store_client.transports.engine.engine import open_engine
 from moonpool.store_client.transports.engine.transport import EngineTransport
+from moonpool.store_client.transports.staging import Staging
 
 pytestmark = pytest.mark.mooncake
 
@@ -67,6 +70,40 @@ def test_objects_of_any_size(client: StoreClient) -> None:
     keys = [f"object of {len(value)} at {time.monotonic()}" for value in values]
     assert client.batch_put(keys, values) == [Status.OK] * 5
     assert client.batch_get(keys) == values
+
+
+def test_many_threads_share_one_engine(client: StoreClient) -> None:
+    keyspace = client.register_keyspace(chained("threads"))
+    wrong: list[int] = []
+
+    def use(number: int) -> None:
+        chain = chain_hashes(f"{number} {time.monotonic()}", 20)
+        put = put_chain(client, keyspace, chain, BLOCK_BYTES, fragments=4)
+        wait_until(lambda: client.match(keyspace, chain) == 20)
+        if not (all_ok(put) and all_ok(get_chain(client, keyspace, chain, BLOCK_BYTES))):
+            wrong.append(number)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_node_that_cannot_be_met_is_used_otherwise(engine_pool: EnginePool) -> None:
+    staging = Staging(HostCopier())
+    settings = ClientSettings(transport="mooncake")
+    connector = Connector(settings, HELLO, HostCopier(), staging, lambda keyspace: None)
+    info = engine_pool.node.info
+    addresses = ["", "nonsense", "rdma://127.0.0.1:15000", "tcp://192.0.2.77:15000"]
+    others = [msgspec.structs.replace(info, engine_address=address) for address in addresses]
+    transports = [connector.connect(each) for each in (info, *others)]
+    assert [transport.name for transport in transports] == ["mooncake", *["shm"] * 4]
+    for transport in transports:
+        transport.close()
+    connector.close()
+    staging.close()
 
 
 def test_another_generation_is_a_miss(client: StoreClient, engine_pool: EnginePool) -> None:

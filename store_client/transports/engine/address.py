@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-import socket
+import time
 from dataclasses import dataclass
 
 from moonpool.schemas.errors import InvalidParams
+from moonpool.store_client.rpc.address import Address, dial
+
+DIAL_TIMEOUT_S = 1.0
 
 _PATTERN = re.compile(r"([a-z0-9_]{1,32})://((?:\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5})")
 
@@ -32,12 +35,8 @@ class EngineAddress:
         return f"{self.protocol}://{self.session}"
 
 
-def host_towards(session: str) -> str:
-    """This host's address as that peer sees it. Raises OSError where there is no way to it."""
-    host, _, port = session.rpartition(":")
-    infos = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
-    family, _, _, _, target = infos[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        sock.connect(target)  # sends nothing: the kernel picks the route
+def host_towards(session: str, timeout_s: float = DIAL_TIMEOUT_S) -> str:
+    """This host's address as that peer sees it. Raises OSError where it can't be reached in time."""
+    with dial(Address.parse(session), time.monotonic() + timeout_s) as sock:
         name = str(sock.getsockname()[0])
     return f"[{name}]" if ":" in name else name
