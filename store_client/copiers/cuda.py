@@ -47,8 +47,12 @@ class _Stream:
     def __init__(self, copier: CudaCopier) -> None:
         self.handle = ctypes.c_void_p()
         self.event = ctypes.c_void_p()
-        copier.check("cudaStreamCreateWithFlags", ctypes.byref(self.handle), _STREAM_NON_BLOCKING)
-        copier.check("cudaEventCreateWithFlags", ctypes.byref(self.event), _EVENT_FLAGS)
+        try:
+            copier.check("cudaStreamCreateWithFlags", ctypes.byref(self.handle), _STREAM_NON_BLOCKING)
+            copier.check("cudaEventCreateWithFlags", ctypes.byref(self.event), _EVENT_FLAGS)
+        except TransferFailed:
+            copier.discard(self)
+            raise
 
 
 class CudaCopier:
@@ -75,6 +79,13 @@ class CudaCopier:
             self._runtime.cudaGetErrorString.restype = ctypes.c_char_p
             reason = self._runtime.cudaGetErrorString(code) or b"unknown"
             raise TransferFailed(peer=f"cuda:{self._index}", reason=f"{call}: {reason.decode()} ({code})")
+
+    def discard(self, stream: _Stream) -> None:
+        """Destroys what there is of it. Errors are ignored: the one that led here is about to be told."""
+        if stream.handle:
+            self._runtime.cudaStreamDestroy(stream.handle)
+        if stream.event:
+            self._runtime.cudaEventDestroy(stream.event)
 
     def register(self, address: int, size_bytes: int) -> None:
         """Pins a mapped segment with one call (a copy must not span two registrations)."""
@@ -143,8 +154,11 @@ class CudaCopier:
             with self._lock:
                 stream = self._streams.pop() if self._streams else None
             stream = stream or _Stream(self)
-            yield stream
-            # A stream whose copy failed is not used again: its error may be sticky.
+            try:
+                yield stream
+            except BaseException:
+                self.discard(stream)  # its error may be sticky
+                raise
             with self._lock:
                 self._streams.append(stream)
 
