@@ -55,6 +55,9 @@ from moonpool.store_client.workers import Workers
 NODES_AT_ONCE = 4
 """Nodes that one client's calls talk to at the same time."""
 
+TIMEOUT_MAX_S = 86_400.0
+"""Longer ones, `inf` too, are cut to this: waits of the operating system can't take any number."""
+
 
 class StoreClient:
     """Connects lazily: while the master is away, block and object transfers miss at once and other calls raise."""
@@ -347,7 +350,7 @@ class StoreClient:
         timeout_s = self.settings.timeout_s if timeout_s is None else timeout_s
         if not timeout_s > 0:
             raise InvalidParams(field="timeout_s", value=timeout_s, allowed="more than 0 seconds")
-        return time.monotonic() + timeout_s
+        return time.monotonic() + min(timeout_s, TIMEOUT_MAX_S)
 
 
 def _wait_ms(deadline_s: float) -> int:

@@ -21,6 +21,10 @@ log = logging.getLogger(__name__)
 REFRESH_PAUSE_S = 0.25
 """The cluster map is asked for no more often than this, however many segments are unknown."""
 
+_KNOWN: U8 = np.full(256, Status.FAILED, dtype=np.uint8)
+_KNOWN[list(Status)] = list(Status)
+"""What statuses of a node mean: one that nobody here has heard of is a failure."""
+
 Connect = Callable[[NodeInfo], Transport]
 
 
@@ -46,7 +50,7 @@ class NodeLink:
     def _guarded(self, do: Callable[[], list[U8]], counts: Sequence[int]) -> list[U8]:
         try:
             with self._guard.call(time.monotonic()):
-                statuses = do()
+                statuses = [_KNOWN[part] for part in do()]
                 if all((part == Status.FAILED).all() for part in statuses):
                     raise TransferFailed(peer=self.info.node, reason="nothing went through")
                 self.failed = False

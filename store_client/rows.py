@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 PART_OBJECTS = 512
 """Objects that go to one node together: a larger batch is spread over nodes."""
 
+PART_KEY_BYTES = 1 << 20
+"""Key texts of those: with their hashes and sizes they travel in one frame, of which a data lane takes 2 MiB."""
+
 LARGE_BYTES = 1 << 20
 
 BATCH_MAX = 8192
@@ -98,7 +101,7 @@ class RowCalls:
                 keys=rows.keys[first:end],
                 visible=visible,
             )
-            for first, end in itertools.pairwise(_edges(lengths))
+            for first, end in itertools.pairwise(_edges(lengths, rows.keys))
         ]
         return [Status(status) for part in self._putter.put(parts, deadline_s) for status in part.tolist()]
 
@@ -152,13 +155,23 @@ class RowCalls:
         )
 
 
-def _edges(lengths: U64) -> list[int]:
+def _edges(lengths: U64, keys: Sequence[str]) -> list[int]:
     """Where a batch is cut: objects that are large go alone, so that no small one needs a place of their size."""
-    edges = [0]
+    edges, part_key_bytes = [0], 0
     large = (lengths >= LARGE_BYTES).tolist()
+    key_bytes = [len(key.encode()) for key in keys] or [0] * len(large)
     for i in range(1, len(large) + 1):
-        if i == len(large) or large[i] or large[i - 1] or i - edges[-1] == PART_OBJECTS:
+        part_key_bytes += key_bytes[i - 1]
+        last = i == len(large)
+        if (
+            last
+            or large[i]
+            or large[i - 1]
+            or i - edges[-1] == PART_OBJECTS
+            or part_key_bytes + key_bytes[i] > PART_KEY_BYTES
+        ):
             edges.append(i)
+            part_key_bytes = 0
     return edges
 
 

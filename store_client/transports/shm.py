@@ -56,6 +56,9 @@ GROUP_ITEMS = 1024
 GROUP_BYTES = 128 << 20
 """Granted, copied and committed together: bounds what one writer holds uncommitted."""
 
+GROUP_KEY_CHARS = 3 << 20
+"""Key texts of one Begin, at most 4 bytes a character: a frame takes 16 MiB."""
+
 
 def same_host(info: NodeInfo) -> bool:
     """Whether this process sees the folder that the node's segment lies in."""
@@ -261,14 +264,20 @@ def concatenate(parts: Sequence[Fragments]) -> Fragments:
 def _groups(batches: Sequence[WriteBatch]) -> Iterator[list[int]]:
     """Consecutive batches that are begun and committed together."""
     group: list[int] = []
-    blocks = size_bytes = 0
+    blocks = size_bytes = key_chars = 0
     for i, batch in enumerate(batches):
-        blocks += batch.source.count
-        size_bytes += int(batch.lengths.sum())
-        full = blocks > CHUNK_OBJECTS or size_bytes > GROUP_BYTES or len(group) == GROUP_ITEMS
+        mine = batch.source.count, int(batch.lengths.sum()), sum(map(len, batch.item.keys))
+        blocks, size_bytes, key_chars = blocks + mine[0], size_bytes + mine[1], key_chars + mine[2]
+        full = (
+            blocks > CHUNK_OBJECTS
+            or size_bytes > GROUP_BYTES
+            or key_chars > GROUP_KEY_CHARS
+            or len(group) == GROUP_ITEMS
+        )
         if group and full:
             yield group
-            group, blocks, size_bytes = [], batch.source.count, int(batch.lengths.sum())
+            group = []
+            blocks, size_bytes, key_chars = mine
         group.append(i)
     if group:
         yield group

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,12 @@ from client.pool import MakeClient, Pool
 
 from moonpool.schemas.errors import InvalidKey, InvalidParams
 from moonpool.schemas.messages import Status
+from moonpool.schemas.packed import U8
 from moonpool.store_client import AsyncStoreClient, ClientSettings, StoreClient
+from moonpool.store_client.objects import KEY_BYTES_MAX
+from moonpool.store_client.transports.base import ReadBatch, WriteBatch
+from moonpool.store_client.transports.shm import ShmTransport
+from moonpool.store_client.transports.tcp import TcpTransport
 
 
 def value_of(key: str, size_bytes: int) -> bytes:
@@ -39,6 +47,57 @@ def test_a_batch_of_many_sizes(client: StoreClient) -> None:
     found = client.batch_get([*keys, "nobody's"])
     assert found == [*values, None]
     assert all(client.batch_is_exist(keys))
+
+
+def test_many_long_keys_are_cut_to_frames(client: StoreClient) -> None:
+    """512 of them are more than a data lane's frame, all of them more than a frame of a Unix socket."""
+    keys = [name(client, f"{i:05}").ljust(KEY_BYTES_MAX, "k") for i in range(4500)]
+    values = [b"%d" % i for i in range(len(keys))]
+    assert client.batch_put(keys, values, timeout_s=60) == [Status.OK] * len(keys)
+    assert client.batch_get(keys[::500], timeout_s=60) == values[::500]
+
+
+@pytest.mark.parametrize("timeout_s", [math.inf, 1e300])
+def test_a_timeout_may_be_endless(client: StoreClient, timeout_s: float) -> None:
+    key = name(client, f"endless {timeout_s}")
+    assert client.put(key, b"value", timeout_s=timeout_s) == Status.OK
+    assert client.get(key, timeout_s=timeout_s) == b"value"
+    assert client.batch_remove([key], timeout_s=timeout_s).count == 1
+
+
+@pytest.mark.parametrize("timeout_s", [math.nan, -math.inf, -1.0, 0.0])
+def test_a_timeout_is_more_than_nothing(client: StoreClient, timeout_s: float) -> None:
+    with pytest.raises(InvalidParams, match="timeout_s"):
+        client.get("key", timeout_s=timeout_s)
+
+
+def test_a_status_that_nobody_knows_is_a_failure(
+    client: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a newer node, or a bad one."""
+    transport = ShmTransport if client.settings.transport == "shm" else TcpTransport
+    write, read = transport.write, transport.read
+
+    def strange_write(self: Any, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
+        statuses = write(self, batches, deadline_s)
+        statuses[0][1] = 77
+        return statuses
+
+    def strange_read(self: Any, batch: ReadBatch, deadline_s: float) -> U8:
+        statuses = read(self, batch, deadline_s)
+        statuses[1] = 255
+        return statuses
+
+    keys = [name(client, f"strange {i}") for i in range(3)]
+    values = [key.encode() for key in keys]
+    with monkeypatch.context() as patch:
+        patch.setattr(transport, "write", strange_write)
+        assert client.batch_put(keys, values) == [Status.OK, Status.FAILED, Status.OK]
+        patch.setattr(transport, "read", strange_read)
+        assert client.batch_get(keys) == [values[0], None, values[2]]
+        memory = [[bytearray(len(value))] for value in values]
+        statuses = [got.status for got in client.batch_get_into_multi_buffers(keys, memory)]
+        assert statuses == [Status.OK, Status.FAILED, Status.OK]
 
 
 def test_kinds_of_buffers(client: StoreClient) -> None:
