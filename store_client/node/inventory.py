@@ -48,7 +48,7 @@ class Inventory:
             return []
         every = np.concatenate(slots)
         words = self._slots.headers.words[self._slots.rows(every)]
-        held = every[states_in(words) == SlotState.COMMITTED]
+        held = self._slots.discard_misfits(every[states_in(words) == SlotState.COMMITTED])
         if not len(held):
             return []
         return entries(self._slots.headers.snapshot(self._slots.rows(held)), held, self._slots.keyspaces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState, slot_number
+from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Entries, Freed, Op
 from moonpool.schemas.packed import I64, U8, U32, U64
 from moonpool.store_client.node.allocator import Allocator
@@ -16,6 +18,8 @@ from moonpool.store_client.node.headers import HeaderTable, Rows, generations_in
 from moonpool.store_client.node.keyspaces import Keyspaces
 from moonpool.store_client.node.layout import generation_ceiling, page_table
 from moonpool.store_client.node.memory import Memory
+
+log = logging.getLogger(__name__)
 
 GENERATION_STRIDE = 1 << 20
 """The ceiling in the head is raised by this much, before the first of them is used."""
@@ -94,18 +98,46 @@ class Slots:
             for op in freed(headers, slots, self.keyspaces):
                 self.sink.emit(op)
 
+    def discard_misfits(self, slots: U32) -> U32:
+        """Frees COMMITTED slots whose headers nobody can have meant; returns the others. Not reported: their ranks
+        mean nothing, and an inventory that doesn't name a row ends it."""
+        headers = self.headers.snapshot(self.rows(slots))
+        good = np.zeros(len(slots), dtype=np.bool_)
+        for _, _, index in by_keyspace(headers, self.keyspaces):
+            good[index] = True
+        if not good.all():
+            bad = slots[~good]
+            log.warning("%d slots have headers that don't fit their keyspaces; they are freed", len(bad))
+            self.free(bad, generations_in(headers["word"][~good]))
+            self.committed -= len(bad)
+        return slots[good]
+
     def freed_bytes(self, slots: U32) -> int:
         """Bytes that slots take."""
         return int(self.allocator.slot_bytes[slots >> SLOT_INDEX_BITS].sum(dtype=np.int64))
 
 
+def fits(headers: Headers, spec: KeyspaceSpec) -> NDArray[np.bool_]:
+    """Which headers can be of this keyspace. Clients map the segment writable: a stray write may leave anything."""
+    inside: NDArray[np.bool_] = (headers["rank"] < spec.world) & (headers["hash_bytes"] == spec.hash_bytes)
+    if not spec.variable_size:
+        sizes = np.array(spec.shard_bytes, dtype=np.uint64)
+        inside &= headers["length"] == sizes[np.where(inside, headers["rank"], 0)]
+    return inside
+
+
 def by_keyspace(headers: Headers, keyspaces: Keyspaces) -> Iterator[tuple[bytes, int, NDArray[np.intp]]]:
-    """(digest, hash bytes, indices) of each keyspace among `headers`; unknown ones are left out."""
+    """(digest, hash bytes, indices) of each keyspace among `headers`. Left out are unknown keyspaces, and what
+    doesn't fit its own: the master would refuse the whole report."""
     words = headers["keyspace"]
     for word in np.unique(words).tolist():
         digest = keyspaces.digest_of(word)
         if digest is not None:
-            yield digest, keyspaces.spec(digest).hash_bytes, np.flatnonzero(words == word)
+            spec = keyspaces.spec(digest)
+            index = np.flatnonzero(words == word)
+            index = index[fits(headers[index], spec)]
+            if len(index):
+                yield digest, spec.hash_bytes, index
 
 
 def entries(headers: Headers, slots: U32, keyspaces: Keyspaces) -> list[Entries]:
