@@ -252,6 +252,11 @@ class LeveledRows:
         """Every row that has an entry. For validation: a scan."""
         return {row for level in self._levels for row in level.rows()}
 
+    @property
+    def entries(self) -> int:
+        """Entries, stale ones too."""
+        return sum(level.entries for level in self._levels)
+
 
 class VictimQueue:
     """Candidates of one (table, segment). Every unpinned leaf with a copy on the segment has an entry in one of
@@ -275,6 +280,11 @@ class VictimQueue:
         """Every row that will be looked at as a leaf."""
         return self.awake.rows() | self.asleep.rows() | self.dozing.rows()
 
+    @property
+    def entries(self) -> int:
+        """Entries, stale ones too."""
+        return self.awake.entries + self.trunks.entries + self.asleep.entries + self.dozing.entries
+
 
 def tick_after(until_s: float) -> int:
     """The first tick at which a lease until then is over."""
@@ -287,20 +297,47 @@ def tick_of(now_s: float) -> int:
 
 
 class UnreadyRows:
-    """Rows in the order in which they became (or were born) unready, to be looked at once after a time."""
+    """Rows in the order in which they became (or were born) unready, to be looked at once after a time.
 
-    def __init__(self) -> None:
+    `still`: those of some rows that are unready since exactly that second. The others' entries are stale: each time
+    a bundle is full two others are sifted in turn, so that they don't pile up.
+    """
+
+    def __init__(self, still: Callable[[array[int], int], array[int]]) -> None:
+        self._still = still
         self._seconds: deque[tuple[int, array[int]]] = deque()
+        self._next_sifted = 0
 
     def note(self, row: int, now_s: float) -> None:
         """The row is unready as of now."""
         second = int(now_s)
-        if not self._seconds or self._seconds[-1][0] < second or len(self._seconds[-1][1]) == ROWS_A_BUNDLE:
+        full = bool(self._seconds) and len(self._seconds[-1][1]) == ROWS_A_BUNDLE
+        if full or not self._seconds or self._seconds[-1][0] < second:
             self._seconds.append((second, array("I")))
         self._seconds[-1][1].append(row)
+        if full:
+            self._sift()
+            self._sift()
+
+    def _sift(self) -> None:
+        if self._next_sifted >= len(self._seconds) - 1:  # the last one is being filled
+            self._next_sifted = 0
+        second, rows = self._seconds[self._next_sifted]
+        left = self._still(rows, second)
+        if left:
+            self._seconds[self._next_sifted] = (second, left)
+            self._next_sifted += 1
+        else:
+            del self._seconds[self._next_sifted]
 
     def due(self, before_s: float) -> array[int] | None:
         """Takes a bundle of rows noted in seconds that ended by `before_s`."""
         if self._seconds and self._seconds[0][0] + 1 <= before_s:
+            self._next_sifted = max(0, self._next_sifted - 1)
             return self._seconds.popleft()[1]
         return None
+
+    @property
+    def entries(self) -> int:
+        """Entries, stale ones too."""
+        return sum(len(rows) for _, rows in self._seconds)

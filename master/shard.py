@@ -291,10 +291,12 @@ class Shard:
         self._sweeps.run(self.tables, SWEEP_ROWS_A_TICK, step.now_s)
         for key in self._bad_reports.overdue(step.now_s):
             self._drop_doubted(*key, step)
+        rebuilt = Budget(ROWS_A_TICK)
         for table in self.tables.values():
             for row in table.pins.expire(step.now_s, ROWS_A_TICK):
                 table.candidates.add_everywhere(row, step.now_s)
             table.candidates.promote_stale(step.now_s, Budget(ROWS_A_TICK))
+            table.candidates.rebuild(step.now_s, rebuilt)
             if isinstance(table, ChainedTable):
                 table.settle_some(ROWS_A_TICK)
 

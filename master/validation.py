@@ -6,6 +6,7 @@ from collections import Counter
 
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW, NO_SEGMENT
+from moonpool.master.eviction import VictimQueue
 from moonpool.master.table import Table
 from moonpool.schemas.runs import run_start
 
@@ -52,11 +53,19 @@ def _readiness(table: Table, rows: list[int]) -> None:
 
 def _candidates(table: Table, rows: list[int]) -> None:
     """I2: whatever may be evicted will be found, without a scan."""
-    queues = table.candidates.queues
+    assert table.copies.keys() <= table.candidates.queues.keys(), "copies that no eviction would find"
+    _found_in(table, rows, table.candidates.queues)
+    rebuilding = table.candidates.rebuilding
+    if rebuilding is not None:
+        done = [row for row in rows if row < rebuilding.next_row]
+        _found_in(table, done, {rebuilding.segment: rebuilding.queue})
+
+
+def _found_in(table: Table, rows: list[int], queues: dict[int, VictimQueue]) -> None:
     leaves = {segment: queue.rows() for segment, queue in queues.items()}
     trunks = {segment: queue.trunks.rows() | leaves[segment] for segment, queue in queues.items()}
     for row in rows:
-        for segment in table.segments_of(row):
+        for segment in table.segments_of(row) & queues.keys():
             if row in table.pins:
                 continue  # unpinning brings it back
             if table.has_child(row):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from moonpool.master.columns import view
 from moonpool.master.eviction import FIRST_VICTIM, EvictionPolicy, UnreadyRows, VictimQueue, tick_of
 
 if TYPE_CHECKING:
@@ -19,6 +23,13 @@ RETRY_S = 10.0
 """When a trunk that could not be peeled is looked at again."""
 
 
+ENTRIES_SPARE = 16384
+"""A queue is made anew where it has more entries than this, and than two a copy: the others are stale."""
+
+REBUILD_ROWS = 1024
+"""Rows of the table that a queue is made of at a time."""
+
+
 class Budget:
     """How many rows one call may still look at."""
 
@@ -31,6 +42,15 @@ class Budget:
         return self.rows >= 0
 
 
+class Rebuild:
+    """A queue made anew from the table, in slices. Whatever becomes a candidate meanwhile is added to both."""
+
+    def __init__(self, segment: int, queue: VictimQueue) -> None:
+        self.segment = segment
+        self.queue = queue
+        self.next_row = 0
+
+
 class Candidates:
     """Queues of one table. Knows the order of victims and what protects them; removes nothing itself."""
 
@@ -38,7 +58,10 @@ class Candidates:
         self._table = table
         self._policy = policy
         self.queues: dict[int, VictimQueue] = {}
-        self._unready = UnreadyRows()
+        self.crowded: dict[int, None] = {}  # segments whose queues are to be made anew
+        self.rebuilding: Rebuild | None = None
+        self._unready = UnreadyRows(self._still_unready)
+        self._added = 0
 
     # ------------------------------------------------------------ who is a candidate
 
@@ -46,7 +69,20 @@ class Candidates:
         """The row has its first copy on the segment, or lost what protected it there."""
         queue = self.queues.get(segment)
         if queue is None:
-            queue = self.queues[segment] = VictimQueue(self._table.position_of, self._policy)
+            queue = self.queues[segment] = self._new_queue()
+        self._enter(queue, row, now_s)
+        if self.rebuilding is not None and self.rebuilding.segment == segment:
+            self._enter(self.rebuilding.queue, row, now_s)
+            return
+        self._added += 1
+        if self._added >= ENTRIES_SPARE:
+            self._added = 0
+            self._see_crowded()
+
+    def _new_queue(self) -> VictimQueue:
+        return VictimQueue(self._table.position_of, self._policy)
+
+    def _enter(self, queue: VictimQueue, row: int, now_s: float) -> None:
         if self._table.has_child(row):
             queue.trunks.push(self.score(row, now_s), row)
         else:
@@ -61,17 +97,69 @@ class Candidates:
         """The row has become unready."""
         self._unready.note(row, now_s)
 
+    def _still_unready(self, rows: array[int], second: int) -> array[int]:
+        numbers = np.unique(rows)
+        since = view(self._table.unready_since_s)[numbers].astype(np.int64)
+        still = numbers[(view(self._table.ready)[numbers] == 0) & (since == second)]
+        return array("I", still.tobytes())
+
     def promote_stale(self, now_s: float, budget: Budget) -> None:
         """Puts leaves first that nobody is expected to complete any more."""
+        table = self._table
         while budget.rows > 0 and (rows := self._unready.due(now_s - UNREADY_S)) is not None:
-            budget.spend(len(rows))
-            for row in set(rows):
-                if self._table.stale(row, now_s) and not self._table.has_child(row):
+            numbers = np.unique(rows)
+            unready = numbers[(view(table.ready)[numbers] == 0) & (view(table.committed)[numbers] != 0)]
+            budget.spend(64 + len(unready))  # most have become ready: those cost next to nothing
+            for row in unready.tolist():
+                if table.stale(row, now_s) and not table.has_child(row):
                     self.add_everywhere(row, now_s)
+
+    # ------------------------------------------------------------ stale entries
+
+    def _see_crowded(self) -> None:
+        for segment, queue in self.queues.items():
+            if queue.entries > 2 * self._table.copies.get(segment, 0) + ENTRIES_SPARE:
+                self.crowded[segment] = None
+
+    def rebuild(self, now_s: float, budget: Budget) -> None:
+        """Makes crowded queues anew: entries of rows that left go only when somebody needs room, or here."""
+        while budget.rows > 0 and (self.rebuilding is not None or self.crowded):
+            if self.rebuilding is None:
+                segment = next(iter(self.crowded))
+                del self.crowded[segment]
+                self.rebuilding = Rebuild(segment, self._new_queue())
+            self._rebuild_slice(self.rebuilding, now_s, budget)
+
+    def _rebuild_slice(self, rebuilding: Rebuild, now_s: float, budget: Budget) -> None:
+        table, queue, first = self._table, rebuilding.queue, rebuilding.next_row
+        cells = view(table.which)[first * table.world : (first + REBUILD_ROWS) * table.world]
+        here = np.any(cells.reshape(-1, table.world) == rebuilding.segment, axis=1)
+        rows = (np.flatnonzero(here) + first).tolist()
+        budget.spend(64 + len(rows))
+        for row in rows:
+            if row in table.pins:
+                continue  # unpinning brings it back
+            if table.leased_until_s[row] > now_s and not table.has_child(row):
+                queue.sleep(row, table.leased_until_s[row])
+            else:
+                self._enter(queue, row, now_s)
+        rebuilding.next_row += REBUILD_ROWS
+        if rebuilding.next_row >= table.columns.count:
+            self.queues[rebuilding.segment] = queue
+            self.rebuilding = None
+
+    @property
+    def entries(self) -> int:
+        """In all queues, stale ones too."""
+        queues = [*self.queues.values(), *([self.rebuilding.queue] if self.rebuilding else [])]
+        return sum(queue.entries for queue in queues) + self._unready.entries
 
     def forget(self, segment: int) -> None:
         """The segment holds no copy of this table any more."""
         self.queues.pop(segment, None)
+        self.crowded.pop(segment, None)
+        if self.rebuilding is not None and self.rebuilding.segment == segment:
+            self.rebuilding = None
 
     def score(self, row: int, now_s: float) -> int:
         """The second of the row's last use: coarse, so that rows of one request are equals, and the deepest of

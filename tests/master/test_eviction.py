@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.paper_cluster import (
     BLOCK_BYTES,
     Block,
@@ -159,6 +160,32 @@ def test_a_presence_lease_yields_to_a_put_in_need() -> None:
     cluster.ask(Renew(cluster.keyspace, CHAIN[0], 5000))
     assert evicted(cluster, "a", 1) == [CHAIN[2]]
     assert evicted(cluster, "a", 9) == [CHAIN[1]], "nothing else was left but what somebody reads"
+
+
+@pytest.mark.parametrize("kept", [0, 40])
+@pytest.mark.parametrize("a_second", [1, 1000])
+def test_a_pool_that_never_fills_keeps_no_entries_of_rows_that_left(a_second: int, kept: int) -> None:
+    """Nobody asks for room, so nobody takes entries out of the queues."""
+    cluster = PaperCluster(chained_spec())
+    cluster.join("a")
+    candidates = cluster.core._shard.table(cluster.keyspace).candidates  # type: ignore[attr-defined]
+    stay, come_and_go = blocks_of(OTHER[:kept]), blocks_of(chain(500, "again"))
+    cluster.commit("a", stay)
+    most = 0
+    for cycle in range(200):
+        cluster.commit("a", come_and_go)
+        cluster.ask(
+            Remove(cluster.keyspace, come_and_go[0].block_hash + come_and_go[64].block_hash)
+        )  # its runs
+        del cluster.segments["a"].outbox[:-1]  # but the confirmation: the master knows already what is freed
+        if cycle % a_second == 0:
+            cluster.advance(1)
+        if cycle % 5 == 0:
+            cluster.advance(0.2)
+        most = max(most, candidates.entries)
+    cluster.core.validate()
+    assert most < 65536
+    assert cluster.need("a", 100).freed_bytes == kept * BLOCK_BYTES
 
 
 def test_the_next_age() -> None:

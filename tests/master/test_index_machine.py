@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -29,7 +31,9 @@ from support.reporting_machine import (
 )
 from support.soak import SOAK
 
+from moonpool.master import victims as candidates_module
 from moonpool.master.columns import NO_ROW
+from moonpool.master.victims import Budget
 from moonpool.schemas.messages import (
     Checked,
     Done,
@@ -55,6 +59,14 @@ from moonpool.schemas.messages import (
     Unpin,
 )
 from moonpool.schemas.packed import join_hashes, u64s
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_slices() -> Iterator[None]:
+    """Queues are made anew in steps that other things happen between."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates_module, "REBUILD_ROWS", 4)
+        yield
 
 
 class IndexMachine(ReportingMachine):
@@ -209,6 +221,14 @@ class IndexMachine(ReportingMachine):
             if row and rank in row.doubts and asked_s + 30 <= self.now_s:
                 self.model.drop(block_hash, rank, self.now_s)
                 self.checked_s[rank, block_hash] = self.now_s
+
+    @rule(slices=st.integers(0, 3))
+    def rebuild_queues(self, slices: int) -> None:
+        """As if they were full of stale entries; some slices now, the rest while other things happen."""
+        candidates = self.table.candidates
+        if candidates.rebuilding is None:
+            candidates.crowded |= dict.fromkeys(candidates.queues)
+        candidates.rebuild(self.now_s, Budget(64 * slices))
 
     @rule(name=names, count=st.integers(1, 6))
     def need(self, name: str, count: int) -> None:
