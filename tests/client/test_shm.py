@@ -15,9 +15,19 @@ from client.test_prepare import PinningCopier
 from support.payloads import chain_hashes
 
 from moonpool.schemas.framing import PROTOCOL_VERSION
-from moonpool.schemas.messages import BeginItem, Granted, Hello, Message, Status
+from moonpool.schemas.messages import (
+    Begin,
+    BeginItem,
+    Commit,
+    Granted,
+    Hello,
+    Message,
+    RegisterKeyspace,
+    Status,
+)
 from moonpool.schemas.packed import join_hashes
 from moonpool.store_client.copiers.host import HostCopier
+from moonpool.store_client.transports import shm
 from moonpool.store_client.transports.base import WriteBatch
 from moonpool.store_client.transports.shm import ShmTransport
 
@@ -84,4 +94,32 @@ def test_a_grant_for_fewer_blocks_is_not_filled(
     monkeypatch.undo()
     wait_until(lambda: shared_pool.node.status()["objects_writing"] == 0)
     assert all_ok(transport.write([batch], soon())[0])
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    ("copier", "begins"), [(HostCopier(), 8), (PinningCopier(), 2)], ids=["host", "device"]
+)
+def test_groups_of_a_put_are_larger_for_a_device(
+    shared_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copier: HostCopier, begins: int
+) -> None:
+    """Between two groups a device has nothing to copy."""
+    assert shm.DEVICE_GROUP_BYTES == 4 * shm.GROUP_BYTES
+    monkeypatch.setattr(shm, "GROUP_BYTES", 2 * BLOCK_BYTES)
+    monkeypatch.setattr(shm, "DEVICE_GROUP_BYTES", 8 * BLOCK_BYTES)
+    transport = transport_of(shared_pool, tmp_path, copier)
+    call = transport._node.call
+    asked: list[Message] = []
+
+    def counted(message: Message, deadline_s: float) -> Message:
+        asked.append(message)
+        return call(message, deadline_s)
+
+    monkeypatch.setattr(transport._node, "call", counted)
+    batches = [batch_of(f"{type(copier).__name__} {number}", 2) for number in range(8)]
+    call(RegisterKeyspace(SPEC), soon())
+    for statuses in transport.write([batch for batch, _engine in batches], soon()):
+        assert all_ok(statuses)
+    assert sum(isinstance(message, Begin) for message in asked) == begins
+    assert sum(isinstance(message, Commit) for message in asked) == begins
     transport.close()
