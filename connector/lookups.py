@@ -6,6 +6,7 @@ The seam is Lookups; PoolLookups asks a real pool, tests hand in a stub that ans
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from moonpool.connector.counters import Counters
 from moonpool.connector.identity import BASE_MODEL, Identity
 from moonpool.connector.pool_client import PoolClient
 from moonpool.connector.workers import RunnerMaker, Workers
-from moonpool.schemas.errors import MoonpoolError
+from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 
 log = logging.getLogger(__name__)
@@ -117,10 +118,15 @@ class PoolLookups:
         return self._renewals.submit(leases)
 
     def clear(self, keyspaces: Sequence[bytes]) -> bool:
-        """See Lookups."""
+        """See Lookups. One deadline for all, in shares of what is left: nodes that don't confirm the first keyspace
+        must not leave the others uncleared."""
+        deadline_s = time.monotonic() + self._timeout_s
         try:
-            for keyspace in keyspaces:
-                self._client.clear(keyspace, timeout_s=self._timeout_s)
+            for index, keyspace in enumerate(keyspaces):
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise DeadlineExceeded(peer="the pool", what="clear", timeout_s=self._timeout_s)
+                self._client.clear(keyspace, timeout_s=left_s / (len(keyspaces) - index))
         except MoonpoolError as error:
             log.warning("the pool was not cleared: %s", error)
             return False

@@ -135,6 +135,38 @@ def test_lookups_answer_from_threads() -> None:
         lookups.close()
 
 
+class UnconfirmedPool(FakePool):
+    """Its nodes don't confirm: a removal waits for them as long as its caller lets it, and succeeds."""
+
+    def __init__(self, waits: float) -> None:
+        super().__init__()
+        self.waits = waits
+        self.cleared: list[bytes] = []
+
+    def clear(self, keyspace: bytes, *, timeout_s: float | None = None) -> object:
+        assert timeout_s is not None and timeout_s > 0
+        time.sleep(timeout_s * self.waits)
+        self.cleared.append(keyspace)
+        return None
+
+
+@pytest.mark.parametrize("waits", [0.5, 1.5], ids=["in time", "late"])
+def test_clearing_many_keyspaces_has_one_deadline(waits: float) -> None:
+    """vLLM's scheduler stands still meanwhile."""
+    pool = UnconfirmedPool(waits)
+    lookups = PoolLookups(pool, Counters(), timeout_s=0.5, adapter_digest=lambda _: None)
+    keyspaces = [bytes([number]) * 16 for number in range(12)]
+    try:
+        started_s = time.monotonic()
+        whole = lookups.clear(keyspaces)
+        assert time.monotonic() - started_s < 1.5
+        # Waiting for the first ones costs the last ones nothing, unless the pool takes more than it was given.
+        assert whole == (pool.cleared == keyspaces)
+        assert whole or waits > 1
+    finally:
+        lookups.close()
+
+
 def test_reports_of_workers_add_up() -> None:
     one = WorkerReport({1: JobOutcome(1, b"\1\1\0", {"FAILED": 1})}, {"r": [(0, 2)]})
     two = WorkerReport(
