@@ -82,9 +82,9 @@ class CudaCopier:
 
     def discard(self, stream: _Stream) -> None:
         """Destroys what there is of it. Errors are ignored: the one that led here is about to be told."""
-        if stream.handle:
+        if stream.handle.value is not None:
             self._runtime.cudaStreamDestroy(stream.handle)
-        if stream.event:
+        if stream.event.value is not None:
             self._runtime.cudaEventDestroy(stream.event)
 
     def register(self, address: int, size_bytes: int) -> None:
