@@ -6,6 +6,7 @@ import mmap
 import socket
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,6 +108,22 @@ def test_blocks_are_bounded_and_waited_for() -> None:
     with landing.block(time.monotonic() + 1) as again:
         assert again.address == address
     landing.close()
+
+
+@pytest.mark.mooncake
+@pytest.mark.parametrize(
+    ("there", "asked", "said"),
+    [([], "", "has none"), (["mlx5_0"], "mlx5_0,mlx5_7", "no RDMA device mlx5_7: .* has mlx5_0")],
+)
+def test_rdma_without_its_devices_is_no_silent_tcp(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: list[str], asked: str, said: str
+) -> None:
+    for name in there:
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("moonpool.store_client.transports.engine.engine._opened", None)
+    monkeypatch.setattr("moonpool.store_client.transports.engine.engine.DEVICES_FOLDER", str(tmp_path))
+    with pytest.raises(TransferFailed, match=said):
+        open_engine("rdma", "127.0.0.1", asked)
 
 
 @pytest.mark.mooncake

@@ -11,7 +11,7 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ CALL_TIMEOUT_S = 5
 """Of one transfer, unless MC_TRANSFER_TIMEOUT says otherwise: the least that the engine accepts."""
 
 PACKAGE = "mooncake-transfer-engine"
+DEVICES_FOLDER = "/sys/class/infiniband"
 
 
 class Outcome(Enum):
@@ -76,10 +77,9 @@ class _MooncakeEngine:
 
     def register(self, address: int, size_bytes: int) -> None:
         """See Engine. By the batch call: the other one holds the interpreter lock while it pins memory."""
-        with _stderr_kept() as said:
-            code = self._engine.batch_register_memory([address], [size_bytes])
+        code = self._engine.batch_register_memory([address], [size_bytes])
         if code:
-            reason = f"cannot register {size_bytes} bytes (code {code}): {said()}"
+            reason = f"cannot register {size_bytes} bytes (code {code}); its own line on stderr says why"
             raise TransferFailed(peer="the transfer engine", reason=reason)
 
     def unregister(self, address: int) -> None:
@@ -116,21 +116,35 @@ def _make(protocol: str, host: str, devices: str) -> _MooncakeEngine:
     except ImportError as error:
         reason = f"cannot be loaded ({error}); pip install moonpool[rdma] and its system libraries"
         raise TransferFailed(peer=PACKAGE, reason=reason) from error
-    with _stderr_kept() as said:
+    if protocol == "rdma":
+        _check_devices(devices)
+    with _stderr_kept() as last_line:
         engine = TransferEngine()
         code = engine.initialize(host, "P2PHANDSHAKE", protocol, devices)
-    if code:
-        reason = f"cannot start with protocol {protocol!r}, devices {devices!r} (code {code}): {said()}"
-        raise TransferFailed(peer="the transfer engine", reason=reason)
+        if code:
+            reason = f"cannot start with protocol {protocol!r}, devices {devices!r} ({code}): {last_line()}"
+            raise TransferFailed(peer="the transfer engine", reason=reason)
     address = EngineAddress(protocol, f"{host}:{engine.get_rpc_port()}")
     log.info("transfer engine at %s", address)
     return _MooncakeEngine(engine, address)
 
 
+def _check_devices(devices: str) -> None:
+    """The engine itself would go on with tcp, and say nothing. Raises TransferFailed."""
+    try:
+        there = sorted(os.listdir(DEVICES_FOLDER))
+    except FileNotFoundError:
+        there = []
+    missing = [name for name in devices.split(",") if name and name not in there]
+    if missing or not there:
+        reason = f"no RDMA device {','.join(missing)}: {DEVICES_FOLDER} has {','.join(there) or 'none'}"
+        raise TransferFailed(peer="the transfer engine", reason=reason)
+
+
 @contextmanager
-def _stderr_kept() -> Iterator[Any]:
-    """Takes what the library writes to descriptor 2; the function returned gives its last line. What other threads
-    write there in these milliseconds is lost with it."""
+def _stderr_kept() -> Iterator[Callable[[], str]]:
+    """Takes what the library writes to descriptor 2; the function returned gives its last line. For a moment it is all
+    threads' descriptor 2, so this is for the one call that is never quiet. One at a time."""
     with tempfile.TemporaryFile() as kept:
         saved = os.dup(2)
         os.dup2(kept.fileno(), 2)
