@@ -68,6 +68,7 @@ class Session:
         self._run_dir = run_dir
         self._lock = threading.Lock()
         self._file: SessionLock | None = None
+        self._removed: list[SessionLock] = []
         self._open: set[int] = set()
         self._newest = 0
         self._told = False
@@ -82,11 +83,7 @@ class Session:
             if self._told:
                 return
             if self._file is None:
-                try:
-                    self._file = SessionLock(self._run_dir, self.id)
-                except OSError as error:
-                    reason = f"cannot make the session's lock file: {error}"
-                    raise TransferFailed(peer=self._node.address, reason=reason) from error
+                self._file = self._make_lock()
             # A call that failed may have been heard: the same lock is held until we are done, or the node would find
             # that of the first try free while we write under a second one.
             self._tell(self._file.path, deadline_s)
@@ -95,9 +92,18 @@ class Session:
             self._thread.start()
 
     def reopen(self, deadline_s: float) -> None:
-        """Tells a node that was started anew. The lock has been held all the while."""
-        assert self._file is not None
-        self._tell(self._file.path, deadline_s)
+        """Tells a node that was started anew. The lock has been held all the while.
+
+        Where its file was removed by somebody, that node could not watch it. Later puts then go under another id and
+        lock; the old lock is held on, for what the node may keep open under the old id."""
+        with self._lock:
+            assert self._file is not None
+            if not self._file.path.exists():
+                self._removed.append(self._file)
+                self.id = secrets.randbits(62) + 1
+                self._file = self._make_lock()
+            path = self._file.path
+        self._tell(path, deadline_s)
 
     @contextlib.contextmanager
     def put(self) -> Iterator[int]:
@@ -123,6 +129,16 @@ class Session:
         with self._lock:
             if self._file is not None:
                 self._file.close(unlink=not self._unsure)
+            for removed in self._removed:
+                removed.close(unlink=False)
+
+    def _make_lock(self) -> SessionLock:
+        """Raises TransferFailed."""
+        try:
+            return SessionLock(self._run_dir, self.id)
+        except OSError as error:
+            reason = f"cannot make the session's lock file: {error}"
+            raise TransferFailed(peer=self._node.address, reason=reason) from error
 
     def _tell(self, path: Path, deadline_s: float) -> None:
         request = OpenSession(session=self.id, pid=os.getpid(), lock_path=str(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +79,22 @@ def test_a_node_that_comes_back(pool: Pool, make_client: MakeClient, transport: 
     put_until_ok(client, keyspace, chain_hashes("another", 70))
     assert client.put("object", b"value") == Status.OK
     assert client.get("object") == b"value"
+
+
+def test_a_lock_file_that_was_tidied_away(pool: Pool, make_client: MakeClient) -> None:
+    client = make_client(pool, transport="shm", breaker_retry_s=0.1)
+    keyspace = client.register_keyspace(chained("a"))
+    assert all_ok(put_chain(client, keyspace, CHAIN, BLOCK_BYTES))
+    (lock,) = Path(client.settings.run_dir).glob("*/sessions/*.lock")
+    # Behind the same doors, so that the client keeps its session.
+    info = pool.node.info
+    for name, address in (("port", info.rpc_address), ("data_port", info.data_address)):
+        pool.node._settings[name] = int(address.rpartition(":")[2])
+    pool.node.kill()
+    lock.unlink()
+    pool.node.start()
+    assert pool.node.info == info
+    put_until_ok(client, keyspace, chain_hashes("another", 70))
 
 
 @both

@@ -98,3 +98,24 @@ def test_the_file_stays_for_a_node_that_may_have_an_open_put(session: Session, n
         raise TransferFailed(peer="node", reason="it was killed")
     session.close()
     assert not is_held(node.seen[0][0])
+
+
+def test_a_file_that_was_tidied_away_costs_a_new_id_at_the_next_start_of_the_node(
+    session: Session, node: Node
+) -> None:
+    """That node can't watch the old one. It may keep grants under it all the same, so the old lock stays held."""
+    session.open(time.monotonic() + 1)
+    session.reopen(time.monotonic() + 1)
+    assert node.seen[1] == node.seen[0]
+    before = session.id
+    with open(node.seen[0][0]) as old:
+        os.unlink(old.name)
+        session.reopen(time.monotonic() + 1)
+        session.reopen(time.monotonic() + 1)
+        assert session.id != before
+        assert node.seen[3] == node.seen[2] != node.seen[0] and is_held(node.seen[2][0])
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        session.close()
+        fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert not os.path.exists(node.seen[2][0])
