@@ -213,6 +213,11 @@ class ChainedTable(Table):
         position: int = self.positions[row]
         return position
 
+    def child_of(self, row: int) -> int:
+        """Some row that hangs on this one; NO_ROW where none does."""
+        child: int = self.first_child[row]
+        return child
+
     def has_child(self, row: int) -> bool:
         """Whether another row hangs on this one."""
         child: int = self.first_child[row]

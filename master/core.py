@@ -12,7 +12,7 @@ import msgspec
 
 from moonpool.master.drops import DropBatch
 from moonpool.master.eviction import EvictionPolicy
-from moonpool.master.nodes import OUTSTANDING_MAX, Nodes
+from moonpool.master.nodes import Nodes
 from moonpool.master.placement import choose
 from moonpool.master.shard import Shard, ShardIndex
 from moonpool.master.step import Predicate, Step
@@ -47,6 +47,7 @@ from moonpool.schemas.messages import (
     PutStarted,
     RegisterKeyspace,
     Remove,
+    Removed,
     Report,
     StatusReport,
     Victims,
@@ -126,7 +127,7 @@ class MasterCore:
         for node in self._nodes.forgettable(now_s):
             self._shard.forget(node.index)
             self._nodes.forget(node)
-        return self._pushes(step)
+        return self._pushes(step) + self._remove_some(now_s)
 
     def node_disconnected(self, segment: bytes, now_s: float) -> list[Push]:
         """A node's connection is closed."""
@@ -148,6 +149,10 @@ class MasterCore:
         if step.predicate is None:
             return Outcome(reply, self._pushes(step))
         pushes, awaits = self._removal(step.predicate, step.drops)
+        if step.postponed:
+            assert isinstance(reply, Removed)
+            pending = [node.info.node for node in self._nodes.all() if node.index in step.postponed]
+            reply = msgspec.structs.replace(reply, pending=pending)
         return Outcome(reply, pushes, awaits)
 
     def _removal(
@@ -164,12 +169,22 @@ class MasterCore:
                 predicate.hashes,
                 predicate.whole_keyspace,
             )
-            node.outstanding[drop.drop_id] = drop
-            if len(node.outstanding) > OUTSTANDING_MAX:
-                del node.outstanding[next(iter(node.outstanding))]
-                log.warning("node %s is away for too many removals; the oldest is given up", node.info.node)
+            node.expect(drop)
             pushes.append((node.info.segment, drop))
         return pushes, tuple((segment, push.drop_id) for segment, push in pushes if isinstance(push, Drop))
+
+    def _remove_some(self, now_s: float) -> list[Push]:
+        """Goes on with large removals: those who are away learn of these too when they are back."""
+        step = self._step(now_s, "")
+        self._shard.remove_some(step)
+        pushes: list[Push] = []
+        for node in self._nodes.all():
+            drops = step.drops.take(node.index)
+            if drops:
+                drop = self._exact_drop(drops)
+                node.expect(drop)
+                pushes.append((node.info.segment, drop))
+        return pushes
 
     def _register_keyspace(self, message: RegisterKeyspace, now_s: float, origin: Origin) -> Outcome:
         self._register(message.spec)

@@ -93,13 +93,13 @@ class MasterHandler:
     ) -> Message:
         pending = {segment for segment, _ in [*away, *await waiting]}
         if not pending:
-            return reply
+            return reply  # which may name nodes itself: what was too much at once
         nobody = Origin(host="", tenant="")
         cluster = self._core.handle(GetClusterMap(), self._clock.now_s(), nobody).reply
         assert isinstance(cluster, ClusterMap)
         names = {entry.info.segment: entry.info.node for entry in cluster.nodes}
         return msgspec.structs.replace(
-            reply, pending=sorted(names.get(segment, segment.hex()) for segment in pending)
+            reply, pending=sorted({*reply.pending, *(names.get(one, one.hex()) for one in pending)})
         )
 
     # ------------------------------------------------------------ nodes and their connections

@@ -52,6 +52,13 @@ class Node:
     stream: ReportStream = field(default_factory=ReportStream)
     outstanding: dict[int, Drop] = field(default_factory=dict)
 
+    def expect(self, drop: Drop) -> None:
+        """The node must confirm this one, however long it is away; at most OUTSTANDING_MAX."""
+        self.outstanding[drop.drop_id] = drop
+        if len(self.outstanding) > OUTSTANDING_MAX:
+            del self.outstanding[next(iter(self.outstanding))]
+            log.warning("node %s is away for too many removals; the oldest is given up", self.info.node)
+
 
 class Nodes:
     """All segments that have announced themselves and are not forgotten."""

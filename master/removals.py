@@ -19,14 +19,17 @@ REMOVE_MAX = 16384
 """Hashes named by one Remove: they are kept for nodes that are away."""
 
 COPIES_MAX = 1 << 18
-"""Copies that one Remove takes: one Drop must be able to name them all, or a node would keep what the index forgot."""
+"""Copies that one Remove takes at once, the rest goes in slices: one Drop must be able to name them all, or a node
+would keep what the index forgot."""
+
+SLICE_ROWS = 4096
 
 PINS_MAX = 65536
 
 
 def remove(table: Table, message: Remove, step: Step) -> Removed:
     """Removes rows with all that hangs on them. Nodes are told the hashes even where there is no row: a slot may
-    be under way. What is too much for one request counts as skipped; the next one may take it."""
+    be under way. What is too much for one request is unready at once and goes with the next ticks."""
     hashes = split_hashes(message.hashes, table.spec.hash_bytes)
     if len(hashes) > REMOVE_MAX:
         raise InvalidParams(field="hashes", value=f"{len(hashes)} blocks", allowed=f"{REMOVE_MAX} a request")
@@ -37,23 +40,43 @@ def remove(table: Table, message: Remove, step: Step) -> Removed:
     doomed: list[bytes] = []
     for block_hash in hashes:
         row = table.rows.get(block_hash)
-        rows = table.subtree(row, max(1, copies_left // table.world)) if row != NO_ROW else []
-        if rows is None or len(rows) * table.world > copies_left:
-            if copies_left == COPIES_MAX:
-                raise Overloaded(what="what hangs on a block to be removed", limit=f"{COPIES_MAX} copies")
-            skipped += 1
+        if row in table.doomed:
+            doomed.append(block_hash)
+            step.postponed |= table.copies.keys()
             continue
+        rows = table.subtree(row, table.columns.count) if row != NO_ROW else []
+        assert rows is not None, "a subtree larger than its table"
         protected = 0 if message.force else sum(table.protected(other, step.now_s) for other in rows)
         if protected:
             skipped += protected
             continue
-        copies_left -= len(rows) * table.world
         doomed.append(block_hash)
         count += sum(table.committed[other] != 0 for other in rows)
+        if len(rows) * table.world > copies_left:
+            table.doom(row, step.now_s)
+            step.postponed |= table.copies.keys()
+            continue
+        copies_left -= len(rows) * table.world
         table.discard_all(rows, step.now_s, step.drops)
     if doomed:
         step.predicate = Predicate(table.keyspace, join_hashes(doomed), False)
     return Removed(count, skipped, [])
+
+
+def remove_some(table: Table, rows: int, step: Step) -> int:
+    """Goes on with what was too much for one request, from the leaves up. Returns how many of `rows` are left."""
+    while table.doomed and rows > 0:
+        path = [next(iter(table.doomed))]
+        while path and rows > 0:
+            child = table.child_of(path[-1])
+            if child != NO_ROW:
+                path.append(child)
+                continue
+            row = path.pop()
+            rows -= 1
+            if table.hashes[row]:  # placeholders leave with the last row that hung on them
+                table.discard(row, step.now_s, step.drops)
+    return rows
 
 
 def _remove_rank(table: Table, message: Remove, hashes: list[bytes], step: Step) -> Removed:

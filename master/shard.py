@@ -111,6 +111,10 @@ class ShardIndex(Protocol):
         """What time brings: expiries, slices of slow work."""
         ...
 
+    def remove_some(self, step: Step) -> None:
+        """A slice of the removals that were too much for one request."""
+        ...
+
     def validate(self) -> None:
         """Asserts every invariant. A scan: for tests."""
         ...
@@ -299,6 +303,15 @@ class Shard:
             table.candidates.rebuild(step.now_s, rebuilt)
             if isinstance(table, ChainedTable):
                 table.settle_some(ROWS_A_TICK)
+
+    def remove_some(self, step: Step) -> None:
+        """See ShardIndex."""
+        for table in self.tables.values():
+            if table.doomed:  # of one table a tick: all its drops fit one message
+                removals.remove_some(
+                    table, min(removals.SLICE_ROWS, removals.COPIES_MAX // table.world), step
+                )
+                return
 
     def _drop_doubted(self, keyspace: bytes, rank: int, block_hash: bytes, step: Step) -> None:
         """The node has not said whether the copy is good: it goes."""

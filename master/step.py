@@ -41,7 +41,8 @@ PlacePut = Callable[[int, Mapping[int, int]], int | None]
 
 @dataclass(slots=True)
 class Step:
-    """`usable` by segment index; `impaired`: some segment that holds rows isn't. `names`: segment ids by index."""
+    """`usable` by segment index; `impaired`: some segment that holds rows isn't. `names`: segment ids by index.
+    `postponed`: segments that may hold what is removed later."""
 
     now_s: float
     usable: Usable
@@ -51,6 +52,7 @@ class Step:
     drops: DropBatch = field(default_factory=DropBatch)
     checks: list[CheckOrder] = field(default_factory=list)
     predicate: Predicate | None = None
+    postponed: set[int] = field(default_factory=set)
 
     def until_s(self, lease_ms: int) -> float:
         """End of a lease of so many ms. Raises InvalidParams."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.master.columns import NO_SEGMENT, Columns, HashMap, view
+from moonpool.master.columns import NO_ROW, NO_SEGMENT, Columns, HashMap, view
 from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import SAME_USE_S, USES_MAX, EvictionPolicy
@@ -61,6 +61,9 @@ class Table(ABC):
         self.unready_since_s = self.columns.add("d")
         self._nowhere = array("H", [NO_SEGMENT] * self.world)
         self.doubted: dict[int, int] = {}  # row -> ranks whose copy was reported bad
+        self.doomed: dict[
+            int, None
+        ] = {}  # rows to be removed, with all that hangs on them, in the next ticks
         self.pins = Pins()
         self.copies: dict[int, int] = {}  # segment -> copies on it
         self.marks: dict[int, bytearray] = {}  # segment -> cells that its inventory under way has named
@@ -110,6 +113,10 @@ class Table(ABC):
         """How many rows hang on this one directly."""
         return 0
 
+    def child_of(self, row: int) -> int:
+        """Some row that hangs on this one; NO_ROW where none does."""
+        return NO_ROW
+
     def soft_until_s(self, row: int) -> float:
         """End of the lease that yields to a put in need; 0 where there is no such thing."""
         return 0.0
@@ -120,12 +127,13 @@ class Table(ABC):
         return bool(committed == self.full or (committed and self.spec.variable_size))
 
     def complete(self, row: int) -> bool:
-        """Whether no rank is missing and none is doubted."""
-        return self.enough(row) and row not in self.doubted
+        """Whether no rank is missing, none is doubted, and the row is to stay."""
+        return self.enough(row) and row not in self.doubted and row not in self.doomed
 
     def sound(self, row: int, rank: int) -> bool:
-        """Whether this rank is committed and undoubted."""
-        return bool((self.committed[row] & ~self.doubted.get(row, 0)) >> rank & 1)
+        """Whether this rank is committed and undoubted, and the row is to stay."""
+        committed = self.committed[row] & ~self.doubted.get(row, 0)
+        return bool(committed >> rank & 1) and row not in self.doomed
 
     def stale(self, row: int, now_s: float) -> bool:
         """Whether the row has been unready for so long that nobody is expected to complete it."""
@@ -228,6 +236,11 @@ class Table(ABC):
         self.doubted.pop(row, None)
         self.vacate(row, now_s)
 
+    def doom(self, row: int, now_s: float) -> None:
+        """The row will be removed with all that hangs on it: none of that is ready from now on."""
+        self.doomed[row] = None
+        self.unready(row, now_s)
+
     def discard_all(self, rows: list[int], now_s: float, drops: DropBatch) -> None:
         """Removes a subtree, given parents first."""
         for row in reversed(rows):
@@ -266,6 +279,7 @@ class Table(ABC):
         self.ready[row] = 0
         self.leased_until_s[row] = 0.0
         self.pins.remove(row)
+        self.doomed.pop(row, None)
         self.columns.give(row)
 
     # ------------------------------------------------------------ doubts

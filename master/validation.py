@@ -40,6 +40,7 @@ def _copies(table: Table, rows: list[int]) -> None:
     assert +copies == Counter(table.copies), "copies counted wrongly"
     assert set(table.doubted) <= set(rows), "a doubt about a row that left"
     assert set(table.pins.rows()) <= set(rows), "a pin on a row that left"
+    assert table.doomed.keys() <= set(rows), "a removal of a row that left"
 
 
 def _readiness(table: Table, rows: list[int]) -> None:

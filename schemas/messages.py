@@ -234,7 +234,8 @@ class Remove(Message, frozen=True):
 
 
 class Removed(Message, frozen=True):
-    """`count`: rows removed. `skipped`: leased or pinned ones, and what was too much for one request. `pending`: nodes that haven't confirmed."""
+    """`count`: rows removed. `skipped`: leased or pinned ones. `pending`: nodes that haven't confirmed, or that hold
+    what is too much for one answer: nobody is given that any more, and it goes soon. Ask again to see it gone."""
 
     count: int
     skipped: int

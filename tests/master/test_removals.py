@@ -109,23 +109,90 @@ def test_removals_for_a_node_that_is_away_are_bounded() -> None:
     cluster.core.validate()
 
 
-def test_what_a_removal_drops_fits_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_removal_drops_fits_one_message() -> None:
     """A Drop too large to send would leave the blocks on their nodes, where nothing ever evicts them."""
     copies = removals.COPIES_MAX
     places = DropList(bytes(16), bytes(2 * copies), bytes(32 * copies), bytes(4 * copies), bytes(8 * copies))
     drop = Drop(1 << 60, 1 << 60, [places], bytes(16), bytes(32 * removals.REMOVE_MAX))
     assert len(encode(drop)) < FRAME_BYTES_MAX
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> PaperCluster:
+    """CHAIN in equal parts on a and b, with forks: too much for one request, and for ten ticks."""
     monkeypatch.setattr(removals, "COPIES_MAX", 10)
-    cluster = made("a")
-    long = chain(12)
-    cluster.commit("a", blocks_of(long))
-    with pytest.raises(Overloaded):
-        removed(cluster, long[:1])
-    assert len(cluster.segments["a"].held) == 12
-    assert removed(cluster, [long[8], long[0]]) == Removed(4, 1, [])
-    assert removed(cluster, long[:1]) == Removed(8, 0, [])
-    assert not cluster.segments["a"].held
-    cluster.core.validate()
+    monkeypatch.setattr(removals, "SLICE_ROWS", 3)
+    cluster = made("a", "b")
+    cluster.commit("a", blocks_of(CHAIN[:15]))
+    cluster.commit("b", blocks_of(CHAIN, 15))
+    for fork in range(10):
+        cluster.commit("b", [Block(bytes([fork]) * 16, 1, CHAIN[0])])
+    return cluster
+
+
+def held(cluster: PaperCluster) -> int:
+    return sum(len(segment.held) for segment in cluster.segments.values())
+
+
+def matched(cluster: PaperCluster, count: int = 30) -> int:
+    reply = cluster.ask(Match(cluster.keyspace, [(0, join_hashes(CHAIN[:count]))], 0))
+    assert isinstance(reply, Matched)
+    return reply.ready[0]
+
+
+def test_a_large_removal_is_a_miss_at_once_and_goes_in_slices(large: PaperCluster) -> None:
+    assert matched(large) == 30
+    assert removed(large, [CHAIN[0]]) == Removed(40, 0, ["a", "b"])
+    assert matched(large) == matched(large, 1) == 0
+    for left in range(36, -1, -3):
+        large.advance(0.2)
+        large.core.validate()
+        assert held(large) == left
+        assert matched(large) == 0
+        for name in large.segments:
+            large.report(name)
+        holders = [name for name, segment in large.segments.items() if segment.held]
+        assert removed(large, [CHAIN[0]]).pending == holders
+    assert large.core.status(0)["rows"] == 0
+    large.commit("a", blocks_of(CHAIN))
+    assert matched(large) == 30, "what comes later is no part of it"
+
+
+def test_what_goes_in_slices_is_confirmed_by_nodes_that_were_away(large: PaperCluster) -> None:
+    large.disconnect("a")
+    assert removed(large, [CHAIN[0]]) == Removed(40, 0, ["a", "b"])
+    large.advance(20)
+    large.core.validate()
+    assert (len(large.segments["a"].held), len(large.segments["b"].held)) == (15, 0)
+    large.join("a", inventory=False)
+    large.report("a")
+    assert not large.segments["a"].held, "its first message brought all slices"
+    large.report("a", *large.inventory("a"), InventoryEnd())
+    assert large.core.status(0)["rows"] == 0
+    assert not any(node.outstanding for node in large.core._nodes.all() if node.info.node == "a")
+
+
+def test_a_commit_on_what_is_being_removed_goes_too(large: PaperCluster) -> None:
+    removed(large, [CHAIN[0]])
+    large.commit("b", blocks_of(CHAIN[:2]))
+    large.commit("b", [Block(b"new!" * 4, 3, CHAIN[2])])
+    large.core.validate()
+    assert matched(large) == matched(large, 1) == 0
+    large.advance(20)
+    assert held(large) == large.core.status(0)["rows"] == 0
+    large.core.validate()
+
+
+def test_a_large_removal_minds_leases_and_what_fits_goes_at_once(large: PaperCluster) -> None:
+    large.ask(Match(large.keyspace, [(0, join_hashes(CHAIN[:25]))]))
+    assert removed(large, [CHAIN[0]]) == Removed(0, 1, [])
+    assert matched(large) == 30
+    assert removed(large, [CHAIN[26], CHAIN[0]], force=True) == Removed(40, 0, ["a", "b"])
+    assert large.core.status(0)["rows"] == 36
+    large.ask(Clear(large.keyspace))
+    large.advance(2)
+    assert large.core.status(0)["rows"] == 0
+    large.core.validate()
 
 
 def test_clear() -> None:

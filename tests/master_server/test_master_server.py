@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from support.report_node import KEYSPACE, ReportNode, chain
 
+from moonpool.master import removals
 from moonpool.master.server import MasterServer
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, Unauthorized
@@ -142,6 +143,26 @@ async def test_a_removal_waits_for_its_node(master: str, client: AsyncRpcConnect
     reply, took_s = await removal
     assert reply == Removed(count=5, skipped=0, pending=[])
     assert took_s < 2
+    await node.close()
+
+
+async def test_a_large_removal_is_pending_until_its_last_slice(
+    master: str, client: AsyncRpcConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removals, "COPIES_MAX", 2)
+    node = ReportNode()
+    await node.join(master, HASHES)
+    reply, _ = await removed(client, wait_ms=3000)
+    assert reply == Removed(5, 0, ["n1"])
+    assert await ready(client) == 5
+    async with asyncio.timeout(4):
+        while (await removed(client, wait_ms=3000))[0].pending:
+            await asyncio.sleep(0.05)
+            await node.heartbeat()
+    dropped = [
+        len(part.hashes) // 16 for push in node.pushes if isinstance(push, Drop) for part in push.drops
+    ]
+    assert (sum(dropped), max(dropped)) == (5, 2)
     await node.close()
 
 
