@@ -31,6 +31,7 @@ from support.reporting_machine import (
 )
 from support.soak import SOAK
 
+from moonpool.master import removals
 from moonpool.master import victims as candidates_module
 from moonpool.master.columns import NO_ROW
 from moonpool.master.victims import Budget
@@ -63,9 +64,11 @@ from moonpool.schemas.packed import join_hashes, u64s
 
 @pytest.fixture(autouse=True, scope="module")
 def small_slices() -> Iterator[None]:
-    """Queues are made anew in steps that other things happen between."""
+    """Queues are made anew in steps that other things happen between; removals are often too much at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates_module, "REBUILD_ROWS", 4)
+        patch.setattr(removals, "COPIES_MAX", 3 * WORLD)
+        patch.setattr(removals, "SLICE_ROWS", 2)
         yield
 
 
@@ -173,6 +176,10 @@ class IndexMachine(ReportingMachine):
         assert outcome.reply.skipped == protected
         if not protected:
             assert outcome.reply.count == sum(bool(self.model.rows[h].copies) for h in rows)
+            assert not any(self.table.ready[row] for row in map(self.table.rows.get, rows) if row != NO_ROW)
+            while self.table.doomed:
+                self.cluster.deliver(self.cluster.core._remove_some(self.now_s))
+                self.cluster.core.validate()
             self.model.remove(rows, self.now_s)
             assert len(outcome.awaits) == len(self.cluster.core._nodes)
 
