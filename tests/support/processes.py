@@ -83,8 +83,17 @@ class ServerProcess:
         self._process.wait(STOP_TIMEOUT_S)
 
     def freeze(self) -> None:
-        """SIGSTOP: its sockets stay open, nothing is answered."""
+        """SIGSTOP: its sockets stay open, nothing is answered. Returns when every thread has stopped."""
         self._process.send_signal(signal.SIGSTOP)
+        end_s = time.monotonic() + STOP_TIMEOUT_S
+        while any(state != "T" for state in self._thread_states()):
+            assert time.monotonic() < end_s, "it does not stop"
+            time.sleep(0.001)
+
+    def _thread_states(self) -> list[str]:
+        """One letter a thread, as in proc(5)."""
+        stats = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return [stat.read_text().rpartition(")")[2].split()[0] for stat in stats]
 
     def thaw(self) -> None:
         """SIGCONT."""
