@@ -11,7 +11,8 @@ from moonpool.store_client.cli.options import AsJson
 
 def bench(
     groups: Annotated[
-        list[str] | None, typer.Argument(metavar="[GROUP]...", help="Groups of cases; none: the quick ones.")
+        list[str] | None,
+        typer.Argument(metavar="[GROUP]...", help="Any of lookup, memory, vllm; none: the quick ones."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ from types import FrameType
 
 from moonpool.schemas.config import ClientSettings, MasterSettings, NodeSettings, Settings
 from moonpool.schemas.config_load import ENVIRONMENT_PREFIX
-from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError
+from moonpool.schemas.errors import ConfigError, DeadlineExceeded, MoonpoolError
 from moonpool.schemas.messages import ClusterMap, NodeEntry, NodeState
 from moonpool.schemas.units import format_size
 from moonpool.store_client import StoreClient
@@ -43,7 +44,7 @@ Children = dict[str, "subprocess.Popen[bytes]"]
 
 def run_serve(plan: Plan, *, as_json: bool) -> int:
     """Starts both, prints where they are, and waits. Returns the exit code."""
-    port = plan.master.port or free_port(plan.master.host)
+    port = port_to_serve(plan.master.host, plan.master.port)
     master = plan.master.model_copy(update={"port": port})
     node = plan.node.model_copy(update={"master": f"{reachable(master.host)}:{port}"})
     children: Children = {}
@@ -58,11 +59,18 @@ def run_serve(plan: Plan, *, as_json: bool) -> int:
             entry = wait_serving(node, children, stopping)
             if entry is not None:
                 announce(node.master, entry, as_json)
-            return wait_for_end(children, stopping)
+            code = wait_for_end(children, stopping)
         finally:
             for name in ("node", "master"):  # the node first, so that its last reports find a master
                 if name in children:
                     stop_child(children[name], grace_s=10.0)
+    if entry is not None and os.path.exists(entry.info.segment_path):
+        size = format_size(entry.info.capacity_bytes)
+        say(
+            f"the blocks stay in {entry.info.segment_path} for the next start as {node.name}; "
+            f"remove that file to give {size} of memory back"
+        )
+    return code
 
 
 def command(kind: str, settings: Settings, verbose: bool) -> list[str]:
@@ -171,13 +179,29 @@ def stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def free_port(host: str) -> int:
-    """A port that nobody listens on now. The master fails clearly where somebody else is faster."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def port_to_serve(host: str, port: int) -> int:
+    """`port`, or a free one for 0. Raises ConfigError where nobody can listen there.
+
+    Looked at before anything starts: were the port somebody else's master, our node would join that one's pool.
+    """
+    try:
+        family, _, _, _, target = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(target)
+            found: int = probe.getsockname()[1]
+            return found
+    except OSError as error:
+        problem = f"cannot listen on {host}:{port}: {error.strerror}"
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise ConfigError(
+                source="settings",
+                field="port",
+                problem=f"{problem}; --port names another, 0 picks a free one",
+            ) from None
+        raise ConfigError(source="settings", field="host", problem=problem) from None
 
 
 def reachable(host: str) -> str:

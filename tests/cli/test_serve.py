@@ -122,3 +122,30 @@ def test_status_of_nobody_says_what_to_do() -> None:
     assert done.returncode == 3
     assert "moonpool serve" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def serve_refused(*words: str) -> str:
+    """stderr of a serve that ends with exit code 2 before it starts anything."""
+    done = subprocess.run([*MAIN, "serve", *words], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_a_taken_port_is_refused_and_its_pool_not_joined(serve: Serve) -> None:
+    port = serve.master.rpartition(":")[2]
+    said = serve_refused("--port", port, "--name", f"other-{os.getpid()}", "--size", "64MB")
+    assert f"cannot listen on {serve.master}: Address already in use; --port names another" in said
+    shown = runner.invoke(app, ["status", "--master", serve.master, "--json"])
+    assert [node["name"] for node in json.loads(shown.stdout)["nodes"]] == [serve.where["node"]]
+
+
+def test_a_host_that_is_not_ours_is_named() -> None:
+    said = serve_refused("--host", "192.0.2.1", "--port", "0")
+    assert "host: cannot listen on 192.0.2.1:0: Cannot assign requested address" in said
+
+
+def test_its_last_words_say_where_the_memory_stays(serve: Serve) -> None:
+    assert serve.end(signal.SIGTERM) == 0
+    assert f"the blocks stay in {serve.where['segment']} " in serve.log.read_text()
