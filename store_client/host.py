@@ -30,14 +30,18 @@ def host_id(segment_dir: str) -> str:
 
 
 def user_run_dir(run_dir: str) -> Path:
-    """`run_dir`/<uid>, made with mode 0700 where it isn't there. Raises ConfigError where it is somebody else's."""
+    """`run_dir`/<uid>, made with mode 0700 where it isn't there. Raises ConfigError where it can't be made or is somebody else's."""
     base = Path(run_dir)
-    if not base.exists():
-        base.mkdir(parents=True, exist_ok=True)
-        base.chmod(0o1777)  # shared by users like /tmp: sticky, so that none removes another's folder
     folder = base / str(os.getuid())
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
+    try:
+        if not base.exists():
+            base.mkdir(parents=True, exist_ok=True)
+            base.chmod(0o1777)  # shared by users like /tmp: sticky, so that none removes another's folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        problem = f"{folder} can't be made: {error.strerror}"
+        raise ConfigError(source="settings", field="run_dir", problem=problem) from None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise ConfigError(
             source="settings", field="run_dir", problem=f"{folder} must be a folder of mode 0700 of this user"
