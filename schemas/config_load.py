@@ -113,7 +113,7 @@ def read_table(file: Path) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(source=source, field="file", problem=f"can't be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # both parsers' errors, and UnicodeDecodeError
-        kind = "TOML" if file.suffix == ".toml" else "JSON"
+        kind = "TOML" if file.suffix == ".toml" else "JSON (the name of a TOML file ends in .toml)"
         raise ConfigError(source=source, field="file", problem=f"isn't {kind}: {error}") from None
     if not isinstance(table, dict):
         raise ConfigError(

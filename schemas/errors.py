@@ -232,7 +232,7 @@ class DeadlineExceeded(Unreachable):
     """Facts: peer, what, timeout_s."""
 
     code = -901
-    sentence = "{peer} did not answer {what} within {timeout_s:g} s"
+    sentence = "{peer} did not answer {what} within {timeout_s:.4g} s"
 
 
 class Unavailable(Unreachable):

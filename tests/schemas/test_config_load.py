@@ -71,7 +71,7 @@ def test_defaults_are_valid_and_frozen(kind: str) -> None:
         ('{"port": -1}', "port", "allowed: greater than or equal to 0"),
         ('{"size": "lots"}', "size", "'lots' is not a size"),
         ("[1]", "file", "a table is expected"),
-        ("{", "file", "isn't JSON"),
+        ("{", "file", "isn't JSON (the name of a TOML file ends in .toml)"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_name(tmp_path: Path, text: str, field: str, hint: str) -> None:
