@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from moonpool.schemas.errors import MoonpoolError, TransferFailed
+from moonpool.schemas.errors import ConfigError, MoonpoolError, TransferFailed
 from moonpool.schemas.messages import Message, OpenSession, SessionHeartbeat, SessionOpened
 from moonpool.store_client.host import session_lock_path
 from moonpool.store_client.rpc.connection import ConnectionPool
@@ -136,7 +136,7 @@ class Session:
         """Raises TransferFailed."""
         try:
             return SessionLock(self._run_dir, self.id)
-        except OSError as error:
+        except (OSError, ConfigError) as error:
             reason = f"cannot make the session's lock file: {error}"
             raise TransferFailed(peer=self._node.address, reason=reason) from error
 

@@ -119,3 +119,13 @@ def test_a_file_that_was_tidied_away_costs_a_new_id_at_the_next_start_of_the_nod
         session.close()
         fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert not os.path.exists(node.seen[2][0])
+
+
+def test_a_run_dir_that_cannot_be_made_fails_the_transfer(node: Node, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    refused = Session(cast(ConnectionPool, node), str(file))
+    with pytest.raises(TransferFailed, match=r"cannot make the session's lock file: .*run_dir"):
+        refused.open(time.monotonic() + 1)
+    refused.close()
+    assert node.seen == []
