@@ -33,6 +33,9 @@ def main() -> None:
         keyspace = client.register_keyspace(bench_spec(int(world)))
         for hashes in asked:
             client.match(keyspace, hashes)
+        # All clients begin together: one that starts up takes the processor from those that measure.
+        print("ready", flush=True)
+        sys.stdin.readline()
         for index in range(int(calls)):
             hashes = asked[index % len(asked)]
             start = time.perf_counter()

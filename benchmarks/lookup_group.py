@@ -68,8 +68,18 @@ def _case(address: str, world: int, shape: str, clients: int) -> Result:
     command = [sys.executable, "-m", "moonpool.benchmarks.lookup_client", address, str(world), shape]
     calls = str(CALLS if clients == 1 else CALLS // 2)
     workers = [
-        subprocess.Popen([*command, calls, str(index)], stdout=subprocess.PIPE) for index in range(clients)
+        subprocess.Popen(
+            [*command, calls, str(index)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for index in range(clients)
     ]
+    for worker in workers:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
     samples: list[float] = []
     verified = True
     for worker in workers:

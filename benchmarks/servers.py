@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,7 +34,7 @@ class Server:
     def __enter__(self) -> Self:
         self._log = tempfile.TemporaryFile()
         self._process = start_child(
-            self._command, environment=dict(os.environ), stdout=subprocess.DEVNULL, stderr=self._log
+            self._command, environment=dict(os.environ), stdout=self._log, stderr=self._log
         )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.address:
@@ -73,5 +72,15 @@ class NodeServer(Server):
     """A node of that master."""
 
     def __init__(self, master: str, size_bytes: int, run_dir: str) -> None:
-        flags = ["--master", master, "--size", str(size_bytes), "--run-dir", run_dir]
+        flags = [
+            "--master",
+            master,
+            "--name",
+            "bench",
+            "--size",
+            str(size_bytes),
+            "--run-dir",
+            run_dir,
+            "--forget",
+        ]
         super().__init__("moonpool.store_client.node", flags)
