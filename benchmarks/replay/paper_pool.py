@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import cast
 
+from moonpool.benchmarks.paper_node import node_info
 from moonpool.master.core import MasterCore, Origin
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.schemas.config import MasterSettings
@@ -19,7 +20,6 @@ from moonpool.schemas.messages import (
     Matched,
     Message,
     Need,
-    NodeInfo,
     Op,
     PutAnswer,
     PutItem,
@@ -58,18 +58,7 @@ class PaperPool:
         self._slot = 0
         self._sequence = 0
         self._ticked_s = 0.0
-        info = NodeInfo(
-            node="paper",
-            segment=SEGMENT,
-            host="nowhere",
-            rpc_address="",
-            data_address="",
-            unix_path="",
-            segment_path="",
-            capacity_bytes=1 << 40,
-            page_bytes=1 << 20,
-        )
-        self._ask(Announce(info, [SPEC], 0), 0.0)
+        self._ask(Announce(node_info(SEGMENT), [SPEC], 0), 0.0)
         self._report([InventoryEnd()], 0.0)
         self._heartbeat(0.0)
 
