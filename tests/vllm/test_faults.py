@@ -22,6 +22,8 @@ BLOCKS = 8
 MATCH_TIMEOUT_S = 1.0
 LOAD_TIMEOUT_S = 1.0
 SHUN_S = 1.0
+BREAKER_S = 1.5
+"""Longer than clients leave a server alone that failed: what a test does next, it does with healthy ones."""
 STEP_BLOCKED_MAX_S = 0.005
 
 
@@ -51,6 +53,7 @@ def frozen(server: ServerProcess) -> Iterator[None]:
         yield
     finally:
         server.thaw()
+        time.sleep(BREAKER_S)
 
 
 def save(engine: EngineProcess, *prompts: list[int]) -> None:
@@ -118,7 +121,7 @@ def test_a_damaged_object_is_a_miss_and_is_told_once_for_all_engines(
     want = reference.generate(asked)
     same(reader.generate(asked), want)
     (load,) = reader.ask("take_watched_loads")["loads"]
-    assert {load["blocks"][2], load["blocks"][5]} <= set(load["bad"])
+    assert {load["blocks"][2], load["blocks"][5]} == set(load["bad"])
     reader.settle()
 
     # The other engine doesn't run into it: the pool has heard of it. What is missing it saves itself, unless the
