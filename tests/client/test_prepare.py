@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
+from client.pool import wait_until
 from support.processes import MasterProcess, NodeProcess
 
 from moonpool.schemas.config import ClientSettings
@@ -33,14 +31,6 @@ class PinningCopier(HostCopier):
     def to_engine(self, engine: U64, host: U64, sizes: U64) -> None:
         assert self.pinned, "a copy before its memory was pinned"
         super().to_engine(engine, host, sizes)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """A node that serves is announced to the master a moment later."""
-    end_s = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.3)
 
 
 def test_a_devices_memory_is_pinned_once_and_given_back() -> None:
