@@ -10,12 +10,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignor
 say() { printf 'setup: %s\n' "$*" >&2; }
 
 need_packages() { # need_packages WHY PACKAGE...: Debian packages, installed where that is allowed
-    local why=$1
+    local why=$1 # RUNLEVEL below: nothing that is installed gets started
     shift
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
         say "installing $* ($why)"
         apt-get update -qq >/dev/null
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+        DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "$@" >/dev/null
     else
         say "missing system packages: $* ($why)"
         say "install them first:  sudo apt-get install $*"
@@ -26,6 +26,10 @@ need_packages() { # need_packages WHY PACKAGE...: Debian packages, installed whe
 need_library() { # need_library FILE PACKAGE WHY
     # Not `grep -q`: it would end the pipe early, which pipefail takes for a failure.
     [ -n "$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -F "$1")" ] || need_packages "$3" "$2"
+}
+
+need_program() { # need_program NAME PACKAGE WHY
+    PATH=$PATH:/sbin:/usr/sbin command -v "$1" >/dev/null || need_packages "$3" "$2"
 }
 
 find_python() {
@@ -49,6 +53,11 @@ if [ ! -x "$VENV/bin/pip" ]; then
 fi
 need_library libnuma.so.1 libnuma1 "vLLM's CPU build loads it"
 need_library libibverbs.so.1 libibverbs1 "Mooncake's wheel loads it, also without RDMA"
+need_program etcd etcd-server "the tests of hard state"
+need_program ip iproute2 "the tests that cut links"
+need_program faketime faketime "the tests that step clocks"
+need_program chromium chromium "the tests of the dashboard"
+need_program redis-server redis-server "benchmarks measure it beside the pool"
 
 # -qq: errors only; an index that lacks a package is not worth a line.
 pip() { "$VENV/bin/python" -m pip "$@"; }
