@@ -11,7 +11,7 @@ import msgspec
 from moonpool.master.confirmations import Confirmations, DropKey
 from moonpool.master.core import MasterCore, Origin
 from moonpool.schemas.clock import Clock
-from moonpool.schemas.errors import InvalidParams, Unauthorized
+from moonpool.schemas.errors import Forbidden, InvalidParams
 from moonpool.schemas.messages import (
     Announce,
     Check,
@@ -124,7 +124,7 @@ class MasterHandler:
 
     def _check_announce(self, message: Announce, peer: Peer) -> None:
         if peer.hello.role != "node":
-            raise Unauthorized(detail=f"only a node may announce a segment, not a {peer.hello.role!r}")
+            raise Forbidden(detail=f"only a node may announce a segment, not a {peer.hello.role!r}")
         earlier = peer.data.get("segment", message.info.segment)
         if earlier != message.info.segment:
             value = message.info.segment.hex()

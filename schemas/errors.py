@@ -22,7 +22,8 @@ MoonpoolError                         code   Mooncake's number where the meaning
 │   ├── QuotaExceeded                -1700
 │   ├── Overloaded                   -2009   a bounded queue is full
 │   ├── Pending                      -2008   a removal that some node hasn't confirmed
-│   ├── Unauthorized                 -2010
+│   ├── Unauthorized                 -2010   no token, or a wrong one
+│   ├── Forbidden                    -2020   a good token of a role or tenant that may not do this
 │   ├── StaleEpoch                   -2013   the sender was deposed
 │   ├── StreamGap                    -2014   a report stream must start again
 │   └── WrongShard                   -2011
@@ -191,9 +192,15 @@ class Pending(Refused):
 
 
 class Unauthorized(Refused):
-    """Facts: detail."""
+    """Nobody knows who asks. Facts: detail."""
 
     code = -2010
+
+
+class Forbidden(Refused):
+    """It is known who asks, and they may not. Facts: detail."""
+
+    code = -2020
 
 
 class StaleEpoch(Refused):

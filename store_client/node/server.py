@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from moonpool.schemas.errors import DeadlineExceeded, ProtocolError, Unauthorized
+from moonpool.schemas.errors import DeadlineExceeded, Forbidden, ProtocolError
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
     Begin,
@@ -77,7 +77,7 @@ class RemoteHandler:
                 return list_keys(self._core.slots, message)
         if isinstance(message, PullWrite) and self._engine_door is not None:
             return self._engine_door.pull(message)
-        raise Unauthorized(detail=f"{type(message).__name__} is only for clients on the node's own host")
+        raise Forbidden(detail=f"{type(message).__name__} is only for clients on the node's own host")
 
     def connected(self, peer: Peer) -> None:
         """See rpc.Handler."""

@@ -12,7 +12,7 @@ from support.report_node import KEYSPACE, ReportNode, chain
 from moonpool.master import removals
 from moonpool.master.server import MasterServer
 from moonpool.schemas.config import MasterSettings
-from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, Unauthorized
+from moonpool.schemas.errors import Forbidden, InvalidParams, KeyspaceUnknown
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (
     Check,
@@ -120,7 +120,7 @@ async def test_only_a_node_announces(master: str, client: AsyncRpcConnection, ro
     node, stranger = ReportNode(), ReportNode(role=role)
     await node.join(master, HASHES)
     await stranger.connect(master)
-    with pytest.raises(Unauthorized, match=f"a node may announce a segment, not a '{role}'"):
+    with pytest.raises(Forbidden, match=f"a node may announce a segment, not a '{role}'"):
         await stranger.announce()
     await node.heartbeat()
     assert await state(client) is NodeState.LIVE

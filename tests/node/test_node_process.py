@@ -19,7 +19,7 @@ from support.lane_peer import LanePeer
 from support.local_writer import BLOCK_BYTES, DIGEST, SPEC, LocalWriter, hashes_of
 from support.processes import NodeProcess
 
-from moonpool.schemas.errors import DeadlineExceeded, NotFound, Unauthorized
+from moonpool.schemas.errors import DeadlineExceeded, Forbidden, NotFound
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.header import SlotState, holds, keyspace_word, state_of
 from moonpool.schemas.messages import (
@@ -100,7 +100,7 @@ def test_writers_of_other_hosts_may_only_look(node: NodeProcess) -> None:
     connection = RpcConnection(node.address, Hello(PROTOCOL_VERSION, "client", "far"), decode_from_node)
     assert isinstance(connection.call(GetStatus(), time.monotonic() + 5), StatusReport)
     connection.call(RegisterKeyspace(SPEC), time.monotonic() + 5)
-    with pytest.raises(Unauthorized):
+    with pytest.raises(Forbidden):
         connection.call(Begin(1, 1, []), time.monotonic() + 5)
     connection.close()
 
