@@ -26,7 +26,10 @@ MoonpoolError                         code   Mooncake's number where the meaning
 │   ├── Forbidden                    -2020   a good token of a role or tenant that may not do this
 │   ├── StaleEpoch                   -2013   the sender was deposed
 │   ├── StreamGap                    -2014   a report stream must start again
-│   └── WrongShard                   -2011
+│   ├── WrongShard                   -2011
+│   ├── LeaseLost                    -2015   a lease in the metadata store has ended
+│   ├── Compacted                    -2016   history that was asked for is gone: read again
+│   └── StoreFailed                  -2017   the metadata store refused: nothing was recorded
 └── Unreachable
     ├── RpcFailed                     -900   refused, reset, closed
     ├── DeadlineExceeded              -901
@@ -222,6 +225,27 @@ class WrongShard(Refused):
 
     code = -2011
     sentence = "shard {shard} is not served here; ask for the cluster map"
+
+
+class LeaseLost(Refused):
+    """Facts: lease."""
+
+    code = -2015
+    sentence = "lease {lease:#x} in the metadata store has ended"
+
+
+class Compacted(Refused):
+    """Facts: revision."""
+
+    code = -2016
+    sentence = "the metadata store no longer has its history after revision {revision}; read it again"
+
+
+class StoreFailed(Refused):
+    """Facts: store, reason."""
+
+    code = -2017
+    sentence = "the metadata store {store} refused, nothing was recorded: {reason}"
 
 
 class Unreachable(MoonpoolError):

@@ -1,0 +1,1 @@
+"""Where hard state is kept: one seam (base.py) and its ends."""
