@@ -150,6 +150,8 @@ def _create(folder: Path, name: str, layout: Layout, huge_pages: bool, numa_node
 
 def _check_room(folder: Path, layout: Layout) -> None:
     status = os.statvfs(folder)
+    if status.f_blocks == 0:  # a hugetlbfs without a limit of its own; fallocate will tell
+        return
     free_bytes = status.f_bavail * status.f_frsize
     if free_bytes < layout.capacity_bytes + HEAD_BYTES:
         raise ConfigError(

@@ -116,6 +116,16 @@ def test_too_little_memory_is_said_before_any_is_taken(shm: Path) -> None:
     assert list(shm.iterdir()) == []
 
 
+def test_a_huge_page_folder_does_not_say_its_room_beforehand(
+    shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hugetlbfs without a limit of its own has 0 blocks, 0 of them free."""
+    said = os.statvfs(shm)
+    zeroed = [*said[:2], 0, 0, 0, *said[5:]]
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(zeroed))
+    open_segment(str(shm), "n", LAYOUT).close()
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="segment_dir"):
         open_segment(str(tmp_path / "missing"), "n", LAYOUT)
