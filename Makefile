@@ -14,7 +14,7 @@ help:
 
 setup: $(STAMP) ## make .venv with all that development needs
 
-$(STAMP): pyproject.toml setup.py constraints.txt scripts/setup.sh
+$(STAMP): pyproject.toml setup.py constraints.txt constraints-helm.txt scripts/setup.sh
 	@VENV=$(VENV) scripts/setup.sh
 	@touch $@
 
@@ -50,4 +50,4 @@ docs: $(STAMP) ## the tables in README.md and docs/ that come from the code
 	$(PYTHON_IN_VENV) scripts/docs_tables.py
 
 clean: ## everything that can be made again
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) $(VENV)-helm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

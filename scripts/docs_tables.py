@@ -1,4 +1,5 @@
-"""Writes the tables of docs/ and README.md that have one source in the code. `make docs` runs it; a test checks it.
+"""Writes the tables of docs/ and README.md that have one source in the code, and the chart's schema of settings.
+`make docs` runs it; a test checks it.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`.
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import chart_schema
 import typer.main
 
 from moonpool.schemas.config_load import KINDS
@@ -122,13 +124,15 @@ def refreshed(text: str) -> str:
 
 def main() -> None:
     """Rewrites the pages in place."""
-    for name in PAGES:
-        page = ROOT / name
-        before = page.read_text()
-        after = refreshed(before)
+    for path, remake in [
+        *((ROOT / name, refreshed) for name in PAGES),
+        (chart_schema.SCHEMA, chart_schema.refreshed),
+    ]:
+        before = path.read_text()
+        after = remake(before)
         if after != before:
-            page.write_text(after)
-            print(f"wrote {name}", file=sys.stderr)
+            path.write_text(after)
+            print(f"wrote {path.relative_to(ROOT)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

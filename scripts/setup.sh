@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv with everything that development, the tests and the demo need. Safe to run again.
+# Makes .venv with everything that development, the tests and the demo need, and .venv-helm. Safe to run again.
 # usage: scripts/setup.sh   (PYTHON=... picks the interpreter, VENV=... the folder)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -71,4 +71,11 @@ pip install -qq --no-deps --requirement constraints.txt
 pip install -qq --no-build-isolation --no-deps --editable .
 pip install -qq --constraint constraints.txt --group dev
 "$VENV/bin/python" -c 'import moonpool.schemas.messages, pytest, torch' # fails here rather than in a test
-say "done: $VENV"
+
+# Apart, because it is 350 MB that only tests/helm needs, and because it must never decide versions of the rest.
+if [ ! -x "$VENV-helm/bin/pip" ]; then
+    "$python" -m venv "$VENV-helm"
+fi
+"$VENV-helm/bin/python" -m pip install -qq --no-deps --requirement constraints-helm.txt
+"$VENV-helm/bin/python" -c 'import helm_python, kubernetes_validate'
+say "done: $VENV and $VENV-helm"

@@ -98,8 +98,9 @@ def test_no_path_of_one_machine_is_in_the_tree() -> None:
     assert not found, "\n".join(found)
 
 
-def test_pins_name_no_registry() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-helm.txt"])
+def test_pins_name_no_registry(name: str) -> None:
+    lines = (ROOT / name).read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert pins
     for line in pins:

@@ -1,0 +1,78 @@
+{{- /* Where masters keep hard state, as the setting `store` says it; empty: their default. */ -}}
+{{- define "moonpool.etcdEndpoints" -}}
+{{- if .Values.etcd.endpoints -}}
+{{- .Values.etcd.endpoints | toJson -}}
+{{- else if .Values.etcd.trial.enabled -}}
+{{- list (printf "%s-etcd:2379" (include "moonpool.fullname" .)) | toJson -}}
+{{- else -}}
+[]
+{{- end -}}
+{{- end -}}
+
+{{- define "moonpool.tokensSecret" -}}
+{{- default (printf "%s-tokens" (include "moonpool.fullname" .)) .Values.access.tokens.existingSecret -}}
+{{- end -}}
+
+{{- /* (list $ "master"): the Secret with a component's certificate. */ -}}
+{{- define "moonpool.tlsSecret" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $given := get $root.Values.access.tls (printf "%sSecret" $component) -}}
+{{- default (printf "%s-%s-tls" (include "moonpool.fullname" $root) $component) $given -}}
+{{- end -}}
+
+{{- define "moonpool.masterAddress" -}}
+{{- printf "%s-master.%s.svc:%v" (include "moonpool.fullname" .) .Release.Namespace .Values.master.port -}}
+{{- end -}}
+
+{{- /* Settings of access to the pool, as every process kind has them: tokens and certificates. */ -}}
+{{- define "moonpool.accessSettings" -}}
+{{- $root := index . 0 -}}
+{{- $kind := index . 1 -}}
+{{- $settings := dict -}}
+{{- $access := $root.Values.access -}}
+{{- if $access.insecure -}}
+{{- if ne $kind "client" -}}{{- $_ := set $settings "insecure" true -}}{{- end -}}
+{{- else -}}
+{{- if eq $kind "master" -}}{{- $_ := set $settings "tokens_file" "/etc/moonpool/tokens/tokens.yaml" -}}
+{{- else -}}{{- $_ := set $settings "token_file" (printf "/etc/moonpool/tokens/%s-token" $kind) -}}{{- end -}}
+{{- if $access.tls.enabled -}}
+{{- $_ := set $settings "tls_cert" "/etc/moonpool/tls/tls.crt" -}}
+{{- $_ := set $settings "tls_key" "/etc/moonpool/tls/tls.key" -}}
+{{- $_ := set $settings "tls_ca" "/etc/moonpool/tls/ca.crt" -}}
+{{- end -}}
+{{- end -}}
+{{- $settings | toJson -}}
+{{- end -}}
+
+{{- define "moonpool.masterSettings" -}}
+{{- $values := .Values.master -}}
+{{- $settings := dict "host" "0.0.0.0" "port" (int $values.port) "http_port" (int $values.httpPort) -}}
+{{- $endpoints := include "moonpool.etcdEndpoints" . | fromJsonArray -}}
+{{- if $endpoints -}}
+{{- $_ := set $settings "store" (printf "etcd://%s" (join ";" $endpoints)) -}}
+{{- else if $values.persistence.enabled -}}
+{{- $_ := set $settings "store" "file:///var/lib/moonpool" -}}
+{{- end -}}
+{{- mergeOverwrite $settings (include "moonpool.accessSettings" (list . "master") | fromJson) $values.settings | toJson -}}
+{{- end -}}
+
+{{- define "moonpool.nodeSettings" -}}
+{{- $values := .Values.node -}}
+{{- $settings := dict
+  "master" (include "moonpool.masterAddress" .)
+  "host" "0.0.0.0"
+  "port" (int $values.port)
+  "data_port" (int $values.dataPort)
+  "metrics_port" (int $values.metricsPort)
+  "size" $values.size
+  "segment_dir" "/segments"
+  "run_dir" "/run/moonpool"
+-}}
+{{- if eq $values.memory.kind "hugePages" -}}{{- $_ := set $settings "page_size" "64MiB" -}}{{- end -}}
+{{- if $values.rdma.enabled -}}
+{{- $_ := set $settings "engine_protocol" $values.rdma.protocol -}}
+{{- $_ := set $settings "engine_devices" $values.rdma.devices -}}
+{{- end -}}
+{{- mergeOverwrite $settings (include "moonpool.accessSettings" (list . "node") | fromJson) $values.settings | toJson -}}
+{{- end -}}
