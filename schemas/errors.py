@@ -2,6 +2,7 @@
 
 MoonpoolError                         code   Mooncake's number where the meaning is the same
 ├── InternalError                       -1   a bug of ours; the message says where
+├── CorruptStore                     -2018   a file of hard state is damaged in its middle
 ├── BadInput
 │   ├── InvalidParams                 -600   a field with a value that isn't allowed
 │   ├── InvalidKey                    -400   a key text that doesn't parse
@@ -61,6 +62,16 @@ class InternalError(MoonpoolError):
     """A bug on our side."""
 
     code = -1
+
+
+class CorruptStore(MoonpoolError):
+    """Facts: path, offset, reason."""
+
+    code = -2018
+    sentence = (
+        "{path} is damaged at {offset}: {reason}; acknowledged records are lost. "
+        "Restore a copy, or move the file away to begin with none"
+    )
 
 
 class BadInput(MoonpoolError):

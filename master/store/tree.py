@@ -68,13 +68,14 @@ class RecordTree:
                 raise LeaseLost(lease=write.lease)
 
     def apply(self, writes: Sequence[Write]) -> int:
-        """Does the writes, which were checked before. Returns their revision."""
-        self.revision += 1
+        """Does the writes, which were checked before. Returns the revision after them, which nothing but changes
+        raise."""
+        revision = self.revision + 1
         puts: list[Record] = []
         deletes: list[bytes] = []
         for write in writes:
             if isinstance(write, Put):
-                record = Record(write.key, write.value, self.revision, write.lease)
+                record = Record(write.key, write.value, revision, write.lease)
                 self.restore(record)
                 puts.append(record)
                 continue
@@ -89,6 +90,7 @@ class RecordTree:
                 self._unlease(self._records.pop(key))
             del self._keys[first:last]
         if puts or deletes:
+            self.revision = revision
             self._history.append(Changes(self.revision, tuple(puts), tuple(deletes)))
             if len(self._history) > HISTORY_MAX:
                 self._compacted = self._history.popleft().revision

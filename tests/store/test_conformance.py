@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from moonpool.master.store.base import Changes, Condition, Delete, DeletePrefix, MetadataStore, Put
+from moonpool.master.store.file import FileStore
 from moonpool.master.store.limits import COMMIT_BYTES_MAX, OPS_MAX
 from moonpool.master.store.memory import MemoryStore
 from moonpool.schemas.errors import Closed, Compacted, InvalidParams, LeaseLost, TooLarge
@@ -16,9 +18,9 @@ T_S = 30.0
 """A deadline that a loaded machine keeps."""
 
 
-@pytest.fixture(params=["memory"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[MetadataStore]:
-    made = MemoryStore()
+@pytest.fixture(params=["memory", "file"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataStore]:
+    made = MemoryStore() if request.param == "memory" else FileStore(tmp_path / "hard-state")
     yield made
     await made.close()
 

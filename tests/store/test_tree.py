@@ -67,7 +67,9 @@ class TreeMachine(RuleBasedStateMachine):
                 now.pop(write.key, None)
             else:
                 now = {key: record for key, record in now.items() if not key.startswith(write.prefix)}
-        self.pictures[revision] = now
+        if now != self.picture() or puts:
+            self.pictures[revision] = now
+        assert revision == max(self.pictures)
 
     @rule(ttl_s=st.integers(1, 5))
     def grant(self, ttl_s: int) -> None:
