@@ -155,9 +155,9 @@ def _entry(entry: dict[str, object], number: int, source: str) -> tuple[bytes, I
             )
 
     known = ("name", "role", "tenant", "token", "token_sha256")
-    for key in entry:
+    for key, value in entry.items():
         require(key in known, f"{str(key)[:32]!r} is no field", ", ".join(known))
-        require(isinstance(entry[key], str), f"{key} is no text", "text")
+        require(isinstance(value, str), f"{key} is no text", "text")
     role = str(entry.get("role", ""))
     require(role in list(Role), f"role is {role[:32]!r}", ", ".join(Role))
     require(("token" in entry) != ("token_sha256" in entry), "has both or none", "token or token_sha256")
