@@ -7,7 +7,7 @@ import contextlib
 import logging
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import uvloop
 
@@ -17,21 +17,30 @@ from moonpool.schemas.config import MasterSettings
 log = logging.getLogger(__name__)
 
 
-def run_master(settings: MasterSettings, on_ready: Callable[[str], None] | None = None) -> None:
-    """Serves until SIGTERM or SIGINT. `on_ready` is called with the address that it listens on.
+def run_master(
+    settings: MasterSettings,
+    on_ready: Callable[[str], None] | None = None,
+    origins: Mapping[str, str] | None = None,
+) -> None:
+    """Serves until SIGTERM or SIGINT. `on_ready` is called with the address that it listens on. `origins`: where each
+    setting came from.
 
     Raises RpcFailed where the port can't be had.
     """
     _raise_descriptor_limit(settings.connections_max)
-    uvloop.run(_serve(settings, on_ready))
+    uvloop.run(_serve(settings, on_ready, origins))
 
 
-async def _serve(settings: MasterSettings, on_ready: Callable[[str], None] | None) -> None:
+async def _serve(
+    settings: MasterSettings,
+    on_ready: Callable[[str], None] | None,
+    origins: Mapping[str, str] | None,
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    master = MasterServer(settings)
+    master = MasterServer(settings, origins)
     address = await master.start()
     log.info("master listening on %s", address)
     if on_ready is not None:

@@ -12,7 +12,7 @@ import msgspec
 
 from moonpool.master.drops import DropBatch
 from moonpool.master.eviction import EvictionPolicy
-from moonpool.master.nodes import Nodes
+from moonpool.master.nodes import Node, Nodes
 from moonpool.master.placement import choose
 from moonpool.master.shard import Shard, ShardIndex
 from moonpool.master.step import Predicate, Step
@@ -311,6 +311,10 @@ class MasterCore:
                     counts[f"put_{answer.name.lower()}"] += answers.count(answer)
         elif isinstance(message, (Remove, Clear)):
             counts["removals"] += 1
+
+    def nodes(self) -> list[Node]:
+        """Every node, lost ones too."""
+        return self._nodes.all()
 
     def status(self, now_s: float) -> dict[str, int | float | str]:
         """Flat facts for people and tests."""

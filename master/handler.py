@@ -53,6 +53,11 @@ class MasterHandler:
         """See Handler."""
         return self._core.epoch
 
+    @property
+    def connections(self) -> int:
+        """Clients and nodes that are connected."""
+        return self._peers
+
     # ------------------------------------------------------------ requests
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:

@@ -2,37 +2,74 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
+from collections.abc import Mapping
 
 from moonpool.master.core import MasterCore
 from moonpool.master.handler import MasterHandler
+from moonpool.master.rest.parts import MasterParts
+from moonpool.master.rest.server import RestServer, missing_libraries
 from moonpool.master.steady_clock import SteadyClock
 from moonpool.schemas.config import MasterSettings
+from moonpool.schemas.errors import RpcFailed
 from moonpool.schemas.messages import decode_master_request
 from moonpool.store_client.rpc.peer import Limits
 from moonpool.store_client.rpc.server import RpcServer
+
+log = logging.getLogger(__name__)
 
 
 class MasterServer:
     """One master. To be used in one event loop."""
 
-    def __init__(self, settings: MasterSettings) -> None:
+    def __init__(self, settings: MasterSettings, origins: Mapping[str, str] | None = None) -> None:
+        """`origins`: where each setting came from."""
+        self.http_address = ""
+        """Of the REST interface, once it is there."""
         self._settings = settings
+        self._origins = origins or {}
+        self._clock = SteadyClock()
         # Without hard state the start time stands for the epoch: later masters have greater ones.
-        core = MasterCore(shards=1, epoch=time.time_ns() // 1_000_000, settings=settings)
-        self._handler = MasterHandler(core, SteadyClock())
+        self._core = core = MasterCore(shards=1, epoch=time.time_ns() // 1_000_000, settings=settings)
+        self._handler = MasterHandler(core, self._clock)
         limits = Limits(connections_max=settings.connections_max, inflight_max=settings.inflight_max)
         self._server = RpcServer(self._handler, decode_master_request, "master", limits)
+        self._rest = RestServer(settings) if settings.http_port else None
 
     async def start(self) -> str:
         """Listens. Returns "host:port". Raises RpcFailed where the port can't be had."""
         host = self._settings.host
         port = await self._server.listen_tcp(host, self._settings.port)
         self._handler.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self._start_rest()
+        except RpcFailed:
+            await self._server.close()
+            raise
         self._handler.start_ticks()
         return self._handler.address
 
+    def _start_rest(self) -> None:
+        if self._rest is None:
+            return
+        missing = missing_libraries()
+        if missing:
+            log.warning("no REST interface: %s not installed (extra `master`)", ", ".join(missing))
+            return
+        self.http_address = self._rest.start(self.parts())
+        log.info("REST interface at %s/api/v1, metrics at /metrics", self.http_address)
+
+    def parts(self) -> MasterParts:
+        """For the REST interface."""
+        return MasterParts(
+            self._core, self._handler, self._server.timings, self._clock, self._settings, self._origins
+        )
+
     async def close(self) -> None:
         """Ends all connections."""
+        if self._rest is not None:
+            await asyncio.to_thread(self._rest.close)
         self._handler.stop_ticks()
         await self._server.close()

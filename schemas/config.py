@@ -32,6 +32,10 @@ class MasterSettings(Settings):
     heartbeat_s: float = Field(1.0, gt=0, description="how often nodes report that they live")
     suspect_after_s: float = Field(3.0, gt=0, description="silence after which a node is not matched")
     lost_after_s: float = Field(30.0, gt=0, description="silence after which a node's blocks are forgotten")
+    http_host: str = Field("127.0.0.1", description="address that the REST interface listens on")
+    http_port: int = Field(
+        0, ge=0, le=65535, description="port of the REST interface and of /metrics; 0: none (serve picks one)"
+    )
 
 
 class NodeSettings(Settings):
@@ -60,6 +64,8 @@ class NodeSettings(Settings):
     checksums: bool = Field(True, description="compute a checksum of each object after its commit")
     lanes_max: int = Field(64, ge=1, description="tcp data connections served at once")
     sessions_max: int = Field(1024, ge=1, description="local writers at once")
+    metrics_host: str = Field("127.0.0.1", description="address that /metrics is served at")
+    metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0: none")
     engine_protocol: str = Field(
         "",
         pattern=r"^[a-z0-9_]{0,32}$",

@@ -23,19 +23,21 @@ MEMORY = Path("/dev/shm")
 
 
 class DemoPool:
-    """Started by `with`; its master's address is in `master`."""
+    """Started by `with`; its master's address is in `master`, that of the REST interface (or nothing) in `http`."""
 
     def __init__(self, fallback: Path, log: Path) -> None:
         self._fallback = fallback
         self._log = log
         self.master = ""
+        self.http = ""
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="moonpool-demo-", dir=self._segment_parent()))
         with self._log.open("wb") as stream:
             self._process = start_child(self._command(), stdout=subprocess.PIPE, stderr=stream)
         try:
-            self.master = str(self._read_addresses()["master"])
+            addresses = self._read_addresses()
+            self.master, self.http = str(addresses["master"]), str(addresses["http"])
         except BaseException:
             self.__exit__(None, None, None)
             raise

@@ -40,9 +40,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Everything that runs: the pool's address, the engine without a pool and those with it."""
+    """Everything that runs: the pool's address, that of its REST interface, the engine without a pool and those with it."""
 
     master: str
+    http: str
     reference: EngineProcess
     engines: tuple[EngineProcess, ...]
 
@@ -79,6 +80,8 @@ def staged(cache: Path, kept_logs: Path | None, say: Say) -> Iterator[Stage]:
         logs.mkdir(parents=True, exist_ok=True)
         say("starting a pool")
         pool = stack.enter_context(DemoPool(fallback=Path(scratch), log=logs / "pool.log"))
+        if pool.http:
+            say(f"its REST interface is at {pool.http}/api/v1")
         say(f"pool is at {pool.master}; starting three vLLM engines (half a minute or more)")
 
         def start(name: str, connector: dict[str, Any] | None) -> EngineProcess:
@@ -92,7 +95,7 @@ def staged(cache: Path, kept_logs: Path | None, say: Say) -> Iterator[Stage]:
             say(f"{engine.name} is ready")
         for engine in (reference, *engines):
             warm_up(engine)
-        yield Stage(pool.master, reference, engines)
+        yield Stage(pool.master, pool.http, reference, engines)
 
 
 def warm_up(engine: EngineProcess) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+from moonpool.master.rest.server import missing_libraries
 from moonpool.schemas.config import ClientSettings, MasterSettings, NodeSettings, Settings
 from moonpool.schemas.config_load import ENVIRONMENT_PREFIX
 from moonpool.schemas.errors import ConfigError, DeadlineExceeded, MoonpoolError
@@ -28,6 +29,8 @@ from moonpool.store_client.cli.output import print_json, print_table, say
 START_TIMEOUT_S = 120.0
 """Touching all memory of a large node takes a while."""
 POLL_S = 0.05
+HTTP_PORT = 50080
+"""Of the REST interface, if it is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class Plan:
     master: MasterSettings
     node: NodeSettings
     verbose: bool
+    any_http_port: bool = False
+    """Whether the REST interface may be had at whatever port is free, HTTP_PORT if possible."""
 
 
 Children = dict[str, "subprocess.Popen[bytes]"]
@@ -45,7 +50,8 @@ Children = dict[str, "subprocess.Popen[bytes]"]
 def run_serve(plan: Plan, *, as_json: bool) -> int:
     """Starts both, prints where they are, and waits. Returns the exit code."""
     port = port_to_serve(plan.master.host, plan.master.port)
-    master = plan.master.model_copy(update={"port": port})
+    http_port = http_port_to_serve(plan)
+    master = plan.master.model_copy(update={"port": port, "http_port": http_port})
     node = plan.node.model_copy(update={"master": f"{reachable(master.host)}:{port}"})
     children: Children = {}
     with stop_signals() as stopping:
@@ -58,7 +64,7 @@ def run_serve(plan: Plan, *, as_json: bool) -> int:
                 )
             entry = wait_serving(node, children, stopping)
             if entry is not None:
-                announce(node.master, entry, as_json)
+                announce(node.master, http_url(master), entry, as_json)
             code = wait_for_end(children, stopping)
         finally:
             for name in ("node", "master"):  # the node first, so that its last reports find a master
@@ -118,13 +124,14 @@ def find(cluster: ClusterMap | None, name: str) -> NodeEntry | None:
     return next((n for n in nodes if n.info.node == name and n.state is NodeState.LIVE), None)
 
 
-def announce(master: str, entry: NodeEntry, as_json: bool) -> None:
+def announce(master: str, http: str, entry: NodeEntry, as_json: bool) -> None:
     """One table, or one line of JSON, of everything that can be connected to."""
     info = entry.info
     if as_json:
         print_json(
             {
                 "master": master,
+                "http": http,
                 "node": info.node,
                 "node_rpc": info.rpc_address,
                 "node_data": info.data_address,
@@ -136,6 +143,7 @@ def announce(master: str, entry: NodeEntry, as_json: bool) -> None:
         return
     rows = [
         ("master", master),
+        ("REST", f"{http}/api/v1" if http else "none"),
         (f"node {info.node}", info.rpc_address),
         ("data", info.data_address),
         ("socket", info.unix_path),
@@ -179,7 +187,7 @@ def stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def port_to_serve(host: str, port: int) -> int:
+def port_to_serve(host: str, port: int, flag: str = "port") -> int:
     """`port`, or a free one for 0. Raises ConfigError where nobody can listen there.
 
     Looked at before anything starts: were the port somebody else's master, our node would join that one's pool.
@@ -198,10 +206,32 @@ def port_to_serve(host: str, port: int) -> int:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise ConfigError(
                 source="settings",
-                field="port",
-                problem=f"{problem}; --port names another, 0 picks a free one",
+                field=flag.replace("-", "_"),
+                problem=f"{problem}; --{flag} names another, 0 picks a free one",
             ) from None
         raise ConfigError(source="settings", field="host", problem=problem) from None
+
+
+def http_port_to_serve(plan: Plan) -> int:
+    """The REST interface's port; 0 where there is to be none, or a library that it needs is missing."""
+    wanted = plan.master.http_port or (HTTP_PORT if plan.any_http_port else 0)
+    if not wanted:
+        return 0
+    missing = missing_libraries()
+    if missing:
+        say(f"no REST interface: {', '.join(missing)} not installed (extra `master`)")
+        return 0
+    try:
+        return port_to_serve(plan.master.http_host, wanted, "http-port")
+    except ConfigError:
+        if not plan.any_http_port:
+            raise
+        return port_to_serve(plan.master.http_host, 0, "http-port")
+
+
+def http_url(master: MasterSettings) -> str:
+    """Where the REST interface is; empty where it isn't."""
+    return f"http://{reachable(master.http_host)}:{master.http_port}" if master.http_port else ""
 
 
 def reachable(host: str) -> str:

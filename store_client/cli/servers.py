@@ -18,6 +18,7 @@ from moonpool.store_client.cli.options import (
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one.")]
+HttpPort = Annotated[int | None, typer.Option(help="Port of the REST interface and of /metrics; 0: none.")]
 Size = Annotated[str | None, typer.Option(help="DRAM to contribute, for example 4GB.")]
 Name = Annotated[str | None, typer.Option(help="Names the node and the segment that it adopts again.")]
 SegmentDir = Annotated[str | None, typer.Option(help="Where the segment file lies: tmpfs or hugetlbfs.")]
@@ -28,6 +29,7 @@ Advertise = Annotated[str | None, typer.Option(help="Address by which other host
 def master(
     host: Host = None,
     port: Port = None,
+    http_port: HttpPort = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     verbose: Verbose = False,
@@ -35,12 +37,12 @@ def master(
     """Run a master: it knows which block is where, and holds no payload."""
     from moonpool.schemas.config import MasterSettings
 
-    flags = {"host": host, "port": port}
-    settings = loaded(MasterSettings, file=config, flags=flags, assignments=assignments).settings
+    flags = {"host": host, "port": port, "http_port": http_port}
+    found = loaded(MasterSettings, file=config, flags=flags, assignments=assignments)
     log_to_stderr(verbose)
     from moonpool.master.app import run_master
 
-    run_master(settings)
+    run_master(found.settings, origins=found.origins)
 
 
 def node(
@@ -77,6 +79,12 @@ def node(
 def serve(
     size: Size = None,
     port: Annotated[int | None, typer.Option(help="The master's port; 0 picks a free one.")] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the REST interface and of /metrics; 0: none. Not given: 50080, or a free one."
+        ),
+    ] = None,
     host: Host = None,
     name: Name = None,
     segment_dir: SegmentDir = None,
@@ -88,12 +96,14 @@ def serve(
     from moonpool.schemas.config import MasterSettings, NodeSettings
     from moonpool.store_client.cli.serve import Plan, run_serve
 
-    master_flags = {"host": host, "port": port}
+    master_flags = {"host": host, "port": port, "http_port": http_port}
     node_flags = {"size": size, "host": host, "name": name, "segment_dir": segment_dir}
+    master = loaded(MasterSettings, file=config, flags=master_flags)
     plan = Plan(
-        loaded(MasterSettings, file=config, flags=master_flags).settings,
+        master.settings,
         # The node's own port stays free: MOONPOOL_PORT and a file's `port` mean the master's.
         loaded(NodeSettings, file=config, flags=node_flags | {"port": 0}).settings,
         verbose,
+        any_http_port=master.origins["http_port"] == "default",
     )
     raise typer.Exit(run_serve(plan, as_json=as_json))

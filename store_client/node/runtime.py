@@ -8,13 +8,14 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from moonpool.schemas.config import NodeSettings
 from moonpool.schemas.errors import Overloaded
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Begin, BeginItem, Granted, NodeInfo, Victims, decode_node_request
+from moonpool.schemas.metrics import Samples
 from moonpool.store_client.host import host_id, user_run_dir
 from moonpool.store_client.node.adoption import adopt
 from moonpool.store_client.node.checksums import Checksums
@@ -25,6 +26,8 @@ from moonpool.store_client.node.inventory import Inventory
 from moonpool.store_client.node.lane import LaneHooks
 from moonpool.store_client.node.lanes import LaneServer
 from moonpool.store_client.node.master_link import MasterLink
+from moonpool.store_client.node.metrics import node_samples
+from moonpool.store_client.node.metrics_page import MetricsPage, open_page
 from moonpool.store_client.node.outlets import Outlets
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.reports import ReportStream
@@ -33,11 +36,13 @@ from moonpool.store_client.node.server import LocalHandler, NodeParts, RemoteHan
 from moonpool.store_client.node.sessions import Sessions
 from moonpool.store_client.node.space import SpaceKeeper
 from moonpool.store_client.rpc.server import RpcServer
+from moonpool.store_client.rpc.timings import CallTimings
 
 logger = logging.getLogger(__name__)
 
 VISIBLE_WAIT_S = 2.0
 SESSIONS_POLL_S = 0.25
+LOOK_TIMEOUT_S = 5.0
 
 
 class Node:
@@ -102,6 +107,9 @@ class Node:
             self._link = MasterLink(
                 settings.master, info, self.core, self._stream, self._outlets, self.numbers
             )
+            page = await self._open_metrics_page({"tcp": remote.timings, "unix": local.timings})
+            if page is not None:
+                stack.push_async_callback(asyncio.to_thread, page.close)
             ready(info)
             await self._until(stopped, self._link.run(), self._keeper.run(), self._poll_sessions())
 
@@ -112,6 +120,20 @@ class Node:
             await stopped.wait()
             for task in tasks:
                 task.cancel()
+
+    async def _open_metrics_page(self, doors: Mapping[str, CallTimings]) -> MetricsPage | None:
+        if not self._settings.metrics_port:
+            return None
+
+        async def look() -> Samples:
+            return node_samples(self.numbers(), doors)
+
+        # Numbers are read where they are written: in the event loop.
+        return open_page(
+            self._settings.metrics_host,
+            self._settings.metrics_port,
+            lambda: asyncio.run_coroutine_threadsafe(look(), self._loop).result(LOOK_TIMEOUT_S),
+        )
 
     def _open_engine_door(self) -> EngineDoor | None:
         hooks = PullHooks(self._lane_begin, self._stream.wait, VISIBLE_WAIT_S, self._put_ids)
@@ -183,6 +205,8 @@ class Node:
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "capacity_bytes": core.head.layout.capacity_bytes,
             "free_bytes": allocator.free_bytes,
+            "high_watermark_bytes": int(core.head.layout.capacity_bytes * self._settings.high_watermark),
+            "low_watermark_bytes": int(core.head.layout.capacity_bytes * self._settings.low_watermark),
             "used_bytes": allocator.used_bytes,
             "pages": core.head.layout.page_count,
             "pages_free": allocator.pool_pages,

@@ -15,6 +15,7 @@ from moonpool.schemas.messages import Message
 from moonpool.store_client.rpc.address import check_unix_path
 from moonpool.store_client.rpc.peer import Handler, Limits
 from moonpool.store_client.rpc.server_connection import ServerConnection, Service
+from moonpool.store_client.rpc.timings import CallTimings
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,11 @@ class RpcServer:
     def connections(self) -> int:
         """Connections open now, those in their handshake too."""
         return len(self._service.connections)
+
+    @property
+    def timings(self) -> CallTimings:
+        """How long calls took. To be read in the server's event loop."""
+        return self._service.timings
 
     async def listen_tcp(self, host: str, port: int) -> int:
         """Returns the actual port (0 picks a free one). Listens on the first address that `host` resolves to.

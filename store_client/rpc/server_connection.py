@@ -24,6 +24,7 @@ from moonpool.schemas.framing import PROTOCOL_VERSION, PUSH_ID, FrameReader, enc
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
 from moonpool.store_client.rpc.address import set_tcp_options
 from moonpool.store_client.rpc.peer import Handler, Limits
+from moonpool.store_client.rpc.timings import CallTimings
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Service:
     connections: set[ServerConnection] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     buffered_bytes: int = 0
+    timings: CallTimings = field(default_factory=CallTimings)
 
 
 class ServerConnection(asyncio.Protocol):
@@ -275,24 +277,35 @@ class ServerConnection(asyncio.Protocol):
         service.handler.connected(self)
 
     def _handle(self, request_id: int, message: Message) -> None:
+        start_s = time.perf_counter()
         try:
             reply = self._service.handler.handle(message, self)
             if isinstance(reply, Message):
                 self._send(request_id, reply)
+                self._took(message, start_s)
                 return
         except Exception as error:  # noqa: BLE001 - _failed logs it
             self._send(request_id, self._failed(message, error))
+            self._took(message, start_s, failed=True)
             return
-        task = self._loop.create_task(self._finish(request_id, message, reply))
+        task = self._loop.create_task(self._finish(request_id, message, reply, start_s))
         self._tasks.add(task)
         self._service.tasks.add(task)
         task.add_done_callback(self._finished)
 
-    async def _finish(self, request_id: int, message: Message, awaitable: Awaitable[Message]) -> None:
+    async def _finish(
+        self, request_id: int, message: Message, awaitable: Awaitable[Message], start_s: float
+    ) -> None:
         try:
             self._send(request_id, await awaitable)
+            self._took(message, start_s)
         except Exception as error:  # noqa: BLE001 - _failed logs it
             self._send(request_id, self._failed(message, error))
+            self._took(message, start_s, failed=True)
+
+    def _took(self, message: Message, start_s: float, *, failed: bool = False) -> None:
+        elapsed_s = time.perf_counter() - start_s
+        self._service.timings.took(type(message).__name__, self.name, elapsed_s, failed=failed)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -1,0 +1,100 @@
+"""Who may use the REST interface: a bearer token's role, or anybody where a master on loopback has no tokens."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Protocol
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from moonpool.schemas.errors import Unauthorized
+
+READERS = ("reader", "admin")
+
+BEARER = HTTPBearer(
+    auto_error=False, description="A token of the master's tokens_file. None is needed where that is not set."
+)
+
+
+class Identity(Protocol):
+    """Who asks."""
+
+    @property
+    def name(self) -> str:
+        """For logs and events."""
+        ...
+
+    @property
+    def role(self) -> str:
+        """reader, client, node or admin."""
+        ...
+
+
+class Authenticator(Protocol):
+    """Knows tokens."""
+
+    def authenticate(self, token: str) -> Identity | None:
+        """Whose token this is; None: nobody's. Quick, and safe in any thread."""
+        ...
+
+
+class Anybody:
+    """The identity of everybody where there are no tokens."""
+
+    name = "anybody"
+    role = "admin"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine's processes reach a server that listens on `host`."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _named_by_number(host_header: str) -> bool:
+    host = host_header.rsplit(":", 1)[0] if not host_header.endswith("]") else host_header
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host == "localhost"
+    return True
+
+
+def identify(
+    request: Request, bearer: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+) -> Identity:
+    """Who asks. Raises Unauthorized.
+
+    Without tokens everything is allowed on loopback, but only to requests that name the server by an address: a web
+    page may have its own name resolve to 127.0.0.1, and would else speak to us from the operator's browser.
+    """
+    tokens: Authenticator | None = request.app.state.authenticator
+    if tokens is None:
+        if request.app.state.loopback and not _named_by_number(request.headers.get("host", "")):
+            raise Unauthorized(detail="without tokens this server must be called 127.0.0.1 or localhost")
+        return Anybody()
+    found = tokens.authenticate(bearer.credentials) if bearer is not None else None
+    if found is None:
+        raise Unauthorized(detail="a bearer token is needed (Authorization: Bearer ...)")
+    return found
+
+
+def reader(identity: Annotated[Identity, Depends(identify)]) -> Identity:
+    """Raises Unauthorized where the token may not read."""
+    if identity.role not in READERS:
+        raise Unauthorized(detail=f"role {identity.role} may not read here; needed: {' or '.join(READERS)}")
+    return identity
+
+
+def admin(identity: Annotated[Identity, Depends(identify)]) -> Identity:
+    """Raises Unauthorized where the token may not change anything."""
+    if identity.role != "admin":
+        raise Unauthorized(detail=f"role {identity.role} may change nothing here; needed: admin")
+    return identity
+
+
+Reader = Annotated[Identity, Depends(reader)]
+Admin = Annotated[Identity, Depends(admin)]

@@ -1,0 +1,273 @@
+"""Health, cluster, masters, shards, nodes and segments."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Response
+from pydantic import BaseModel, Field
+
+from moonpool import __version__
+from moonpool.master.nodes import Node
+from moonpool.master.rest.access import Reader
+from moonpool.master.rest.failures import responses
+from moonpool.master.rest.paging import Cursor, Limit, Page, page_of
+from moonpool.master.rest.parts import MasterParts
+from moonpool.master.rest.views import Views
+from moonpool.schemas.errors import MoonpoolError, NotFound
+from moonpool.schemas.messages import NodeState
+
+router = APIRouter(prefix="/api/v1", tags=["cluster"], responses=responses())
+
+NodeName = Annotated[str, Path(max_length=128, description="its name", examples=["node"])]
+
+
+class Live(BaseModel):
+    """Whether the process works."""
+
+    live: bool = Field(description="whether the master's event loop answers", examples=[True])
+    answered_in_ms: float = Field(description="how long it took to", examples=[0.2])
+
+
+class Health(Live):
+    """Whether it serves, and what to look at."""
+
+    ready: bool = Field(description="whether clients and nodes are served", examples=[True])
+    reasons: list[str] = Field(description="why it isn't ready", examples=[[]])
+    warnings: list[str] = Field(
+        description="what an operator should look at, although it serves", examples=[["no node is live"]]
+    )
+    version: str = Field(description="of Moonpool", examples=[__version__])
+    uptime_s: float = Field(description="since the master started", examples=[3600.5])
+
+
+class Cluster(BaseModel):
+    """The pool at a glance."""
+
+    epoch: int = Field(examples=[1760000000000])
+    shards: int = Field(description="of the index", examples=[1])
+    masters: int = Field(examples=[1])
+    nodes: dict[str, int] = Field(description="by state", examples=[{"live": 2, "suspect": 0}])
+    capacity_bytes: int = Field(description="of nodes that aren't lost", examples=[8589934592])
+    used_bytes: int = Field(examples=[4294967296])
+    free_bytes: int = Field(examples=[4294967296])
+    keyspaces: int = Field(examples=[3])
+    blocks: int = Field(description="rows of the index", examples=[120000])
+    copies: int = Field(description="shards of blocks, on all nodes", examples=[960000])
+    pins: int = Field(description="pinned blocks", examples=[0])
+    counters: dict[str, int | float | str] = Field(
+        description="the master's own facts, as `moonpool status` shows them", examples=[{"matches": 17}]
+    )
+
+
+class Master(BaseModel):
+    """One master process."""
+
+    id: str = Field(examples=["127.0.0.1:50051"])
+    address: str = Field(description="for clients and nodes", examples=["127.0.0.1:50051"])
+    epoch: int = Field(examples=[1760000000000])
+    shards: list[int] = Field(description="that it owns", examples=[[0]])
+    connections: int = Field(examples=[12])
+    version: str = Field(examples=[__version__])
+    uptime_s: float = Field(examples=[3600.5])
+
+
+class Shard(BaseModel):
+    """One shard of the index."""
+
+    shard: int = Field(examples=[0])
+    master: str = Field(description="who owns it", examples=["127.0.0.1:50051"])
+    keyspaces: int = Field(examples=[3])
+    blocks: int = Field(examples=[120000])
+    copies: int = Field(examples=[960000])
+    pins: int = Field(examples=[0])
+    promises: int = Field(description="blocks that somebody is about to write", examples=[16])
+
+
+class NodeDocument(BaseModel):
+    """One node and its segment."""
+
+    node: str = Field(description="its name", examples=["node"])
+    segment: str = Field(description="its segment's id", examples=["0f" * 16])
+    state: Literal["joining", "live", "suspect", "lost"] = Field(examples=["live"])
+    connected: bool = Field(examples=[True])
+    heard_ago_s: float = Field(description="since its last message", examples=[0.4])
+    host: str = Field(description="equal for processes that can map its segment", examples=["5c1e-26"])
+    rpc_address: str = Field(examples=["127.0.0.1:41001"])
+    data_address: str = Field(examples=["127.0.0.1:41002"])
+    engine_address: str = Field(description="of its transfer engine; empty: none", examples=[""])
+    segment_path: str = Field(examples=["/dev/shm/moonpool-0-node-0f0f.segment"])
+    capacity_bytes: int = Field(examples=[4294967296])
+    free_bytes: int = Field(examples=[2147483648])
+    used_bytes: int = Field(examples=[2147483648])
+    page_bytes: int = Field(examples=[67108864])
+    pages: int = Field(description="of its segment", examples=[64])
+    facts: dict[str, int | float] = Field(
+        description="its own counters, as of its last heartbeat", examples=[{"objects": 1000}]
+    )
+
+
+def _node(node: Node, now_s: float) -> NodeDocument:
+    info = node.info
+    return NodeDocument(
+        node=info.node,
+        segment=info.segment.hex(),
+        state=node.state.name.lower(),
+        connected=node.connected,
+        heard_ago_s=round(max(0.0, now_s - node.heard_s), 3),
+        host=info.host,
+        rpc_address=info.rpc_address,
+        data_address=info.data_address,
+        engine_address=info.engine_address,
+        segment_path=info.segment_path,
+        capacity_bytes=info.capacity_bytes,
+        free_bytes=node.free_bytes,
+        used_bytes=max(0, info.capacity_bytes - node.free_bytes),
+        page_bytes=info.page_bytes,
+        pages=info.capacity_bytes // info.page_bytes if info.page_bytes else 0,
+        facts=node.facts,
+    )
+
+
+def _nodes(parts: MasterParts) -> list[NodeDocument]:
+    now_s = parts.clock.now_s()
+    documents = [_node(node, now_s) for node in parts.core.nodes()]
+    return sorted(documents, key=_node_key)
+
+
+def _node_key(document: NodeDocument) -> str:
+    return f"{document.node}/{document.segment}"
+
+
+# ------------------------------------------------------------ health
+
+
+@router.get("/health/live", summary="Whether the process works")
+async def live(views: Views) -> Live:
+    """200 as soon as the master's event loop answers. For a liveness probe; no token is needed."""
+    start_s = time.perf_counter()
+    await views.read(lambda parts: None)
+    return Live(live=True, answered_in_ms=round((time.perf_counter() - start_s) * 1000, 3))
+
+
+@router.get("/health/ready", summary="Whether clients and nodes are served")
+async def ready(views: Views, response: Response) -> Health:
+    """503, with the reasons, while this master doesn't serve. For a readiness probe; no token is needed."""
+    found = await _health(views)
+    response.status_code = 200 if found.ready else 503
+    return found
+
+
+@router.get("/health", summary="Live, ready, and what to look at")
+async def health(views: Views) -> Health:
+    """Always 200: what a person looks at first. No token is needed."""
+    return await _health(views)
+
+
+async def _health(views: Views) -> Health:
+    start_s = time.perf_counter()
+    try:
+        nodes = await views.read(_nodes)
+    except MoonpoolError as error:
+        return Health(
+            live=False,
+            answered_in_ms=round((time.perf_counter() - start_s) * 1000, 3),
+            ready=False,
+            reasons=[f"the master's event loop does not answer: {error}"],
+            warnings=[],
+            version=__version__,
+            uptime_s=round(time.time() - views.started_s, 3),
+        )
+    states = [node.state for node in nodes]
+    warnings = [f"node {node.node} is {node.state}" for node in nodes if node.state != "live"][:64]
+    if "live" not in states:
+        warnings.insert(0, "no node is live: nothing can be stored")
+    return Health(
+        live=True,
+        answered_in_ms=round((time.perf_counter() - start_s) * 1000, 3),
+        ready=True,
+        reasons=[],
+        warnings=warnings,
+        version=__version__,
+        uptime_s=round(time.time() - views.started_s, 3),
+    )
+
+
+# ------------------------------------------------------------ cluster
+
+
+@router.get("/cluster", summary="The pool at a glance")
+async def cluster(views: Views, identity: Reader) -> Cluster:
+    """Sizes and counts of the whole pool."""
+
+    def look(parts: MasterParts) -> Cluster:
+        facts = parts.core.status(parts.clock.now_s())
+        nodes = [node for node in parts.core.nodes() if node.state is not NodeState.LOST]
+        capacity_bytes = sum(node.info.capacity_bytes for node in nodes)
+        free_bytes = sum(node.free_bytes for node in nodes)
+        return Cluster(
+            epoch=parts.core.epoch,
+            shards=int(facts["shards"]),
+            masters=1,
+            nodes={state.name.lower(): int(facts[f"nodes_{state.name.lower()}"]) for state in NodeState},
+            capacity_bytes=capacity_bytes,
+            used_bytes=max(0, capacity_bytes - free_bytes),
+            free_bytes=free_bytes,
+            keyspaces=int(facts["keyspaces"]),
+            blocks=int(facts["rows"]),
+            copies=int(facts["copies"]),
+            pins=int(facts["pins"]),
+            counters=facts,
+        )
+
+    return await views.read(look)
+
+
+@router.get("/masters", summary="Master processes")
+async def masters(views: Views, identity: Reader, cursor: Cursor = None, limit: Limit = 100) -> Page[Master]:
+    """Who serves which shards."""
+
+    def look(parts: MasterParts) -> list[Master]:
+        one = Master(
+            id=parts.handler.address,
+            address=parts.handler.address,
+            epoch=parts.core.epoch,
+            shards=[0],
+            connections=parts.handler.connections,
+            version=__version__,
+            uptime_s=round(time.time() - parts.started_s, 3),
+        )
+        return [one]
+
+    return page_of(await views.read(look), lambda master: master.id, cursor, limit)
+
+
+@router.get("/shards", summary="Shards of the index")
+async def shards(views: Views, identity: Reader, cursor: Cursor = None, limit: Limit = 100) -> Page[Shard]:
+    """Who owns each shard, and how much it holds."""
+
+    def look(parts: MasterParts) -> list[Shard]:
+        facts = parts.core.status(parts.clock.now_s())
+        names = ("keyspaces", "copies", "pins", "promises")
+        counts = {name: int(facts[name]) for name in names}
+        return [Shard(shard=0, master=parts.handler.address, blocks=int(facts["rows"]), **counts)]
+
+    return page_of(await views.read(look), lambda shard: f"{shard.shard:06}", cursor, limit)
+
+
+@router.get("/nodes", summary="Nodes")
+async def nodes(
+    views: Views, identity: Reader, cursor: Cursor = None, limit: Limit = 100
+) -> Page[NodeDocument]:
+    """Every node with its segment, lost ones too for some minutes."""
+    return page_of(await views.read(_nodes), _node_key, cursor, limit)
+
+
+@router.get("/nodes/{node}", summary="One node", responses=responses(404))
+async def node(node: NodeName, views: Views, identity: Reader) -> NodeDocument:
+    """By name: its newest segment where there were several."""
+    found = [document for document in await views.read(_nodes) if document.node == node]
+    if not found:
+        raise NotFound(key=f"node {node}")
+    return min(found, key=lambda document: document.heard_ago_s)

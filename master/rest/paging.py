@@ -1,0 +1,35 @@
+"""Pages: every list is given out in pieces, each naming where the next one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Generic, TypeVar
+
+from fastapi import Query
+from pydantic import BaseModel, Field
+
+Item = TypeVar("Item")
+Other = TypeVar("Other")
+
+LIMIT_MAX = 1000
+
+Cursor = Annotated[
+    str | None,
+    Query(
+        max_length=512, description="where the page begins: `next_cursor` of the page before; none: the first"
+    ),
+]
+Limit = Annotated[int, Query(ge=1, le=LIMIT_MAX, description="items of a page at most")]
+
+
+class Page(BaseModel, Generic[Item]):
+    """A piece of a list."""
+
+    items: list[Item] = Field(description="in the order of the list")
+    next_cursor: str | None = Field(description="ask with it for the next page; null: this was the last")
+
+
+def page_of(items: Sequence[Item], key: Callable[[Item], str], cursor: str | None, limit: int) -> Page[Item]:
+    """The page that follows `cursor` of items that are sorted by `key`, whose last one is the next cursor."""
+    rest = [item for item in items if cursor is None or key(item) > cursor]
+    return Page(items=rest[:limit], next_cursor=key(rest[limit - 1]) if len(rest) > limit else None)

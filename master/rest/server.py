@@ -1,0 +1,107 @@
+"""The HTTP server of a master: a thread with an event loop of its own, so that matches never wait behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import socket
+import threading
+
+from moonpool.master.rest.gateway import Gateway
+from moonpool.master.rest.parts import MasterParts
+from moonpool.schemas.config import MasterSettings
+from moonpool.schemas.errors import RpcFailed
+
+log = logging.getLogger(__name__)
+
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+BACKLOG = 128
+KEEP_ALIVE_S = 30
+CLOSE_WAIT_S = 5.0
+
+
+def missing_libraries() -> list[str]:
+    """Those of the extra `master` that the REST interface needs and this Python hasn't."""
+    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
+
+
+class RestServer:
+    """Listens from `start` until `close`."""
+
+    def __init__(self, settings: MasterSettings) -> None:
+        self._settings = settings
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._started = threading.Event()
+
+    def start(self, parts: MasterParts) -> str:
+        """Returns the address, http://host:port. To be called in the master's event loop. Raises RpcFailed where the
+        port can't be had."""
+        sock = _listen(self._settings.http_host, self._settings.http_port)
+        host, port = sock.getsockname()[:2]
+        gateway = Gateway(parts, asyncio.get_running_loop())
+        self._thread = threading.Thread(target=self._run, args=(gateway, sock), name="rest", daemon=True)
+        self._thread.start()
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def _run(self, gateway: Gateway, sock: socket.socket) -> None:
+        try:
+            asyncio.run(self._serve(gateway, sock))
+        except Exception:
+            log.exception("the REST interface ended")
+        finally:
+            self._started.set()
+            sock.close()
+
+    async def _serve(self, gateway: Gateway, sock: socket.socket) -> None:
+        import uvicorn
+
+        from moonpool.master.rest.app import make_app
+
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._started.set()
+        config = uvicorn.Config(
+            make_app(gateway),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+            backlog=BACKLOG,
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[sock]))
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        stopping.cancel()
+        await serving
+
+    def close(self) -> None:
+        """Ends all requests. Blocks for some seconds at most."""
+        if self._thread is None:
+            return
+        self._started.wait(CLOSE_WAIT_S)
+        if self._loop is not None and self._stop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(CLOSE_WAIT_S)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, target = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(target)
+            sock.listen(BACKLOG)  # from now on clients wait instead of failing
+        except BaseException:
+            sock.close()
+            raise
+    except OSError as error:
+        raise RpcFailed(peer=f"{host}:{port}", reason=f"cannot listen: {error}") from error
+    return sock

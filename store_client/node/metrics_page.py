@@ -1,0 +1,89 @@
+"""`/metrics` of a node: a small HTTP server in a thread of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as NoAnswer
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer
+
+from moonpool.schemas.errors import RpcFailed
+from moonpool.schemas.metrics import Samples
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 5.0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = REQUEST_TIMEOUT_S
+    server_version = "moonpool"
+    sys_version = ""
+    look: Callable[[], Samples]
+
+    def do_GET(self) -> None:
+        from moonpool.store_client.exposition import render
+
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404)
+            return
+        try:
+            samples = type(self).look()
+        except (NoAnswer, RuntimeError):  # RuntimeError: the loop has ended
+            self.send_error(503)
+            return
+        page, content_type = render(samples, self.headers.get("accept", ""))
+        self.send_response(200)
+        self.send_header("content-type", content_type)
+        self.send_header("content-length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """None a request."""
+
+
+class _Server(TCPServer):
+    """Not HTTPServer, which asks a name server for this host's name."""
+
+    allow_reuse_address = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Whoever asked has gone, or said nothing."""
+        log.debug("a request for metrics from %s failed", client_address, exc_info=True)
+
+
+class MetricsPage:
+    """Serves one request at a time, each for some seconds at most, until `close`."""
+
+    def __init__(self, host: str, port: int, look: Callable[[], Samples]) -> None:
+        """`look` is called in this page's thread. Raises RpcFailed where the port can't be had."""
+        handler = type("Handler", (_Handler,), {"look": staticmethod(look)})
+        try:
+            _Server.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            self._server = _Server((host, port), handler)
+        except OSError as error:
+            raise RpcFailed(peer=f"{host}:{port}", reason=f"cannot listen: {error}") from error
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Waits for the request under way."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def open_page(host: str, port: int, look: Callable[[], Samples]) -> MetricsPage | None:
+    """None where prometheus_client is missing: the log says so, and the node goes on without."""
+    if importlib.util.find_spec("prometheus_client") is None:
+        log.warning("no /metrics: prometheus_client is not installed (extra `master`)")
+        return None
+    page = MetricsPage(host, port, look)
+    log.info("metrics at http://%s:%d/metrics", host, page.port)
+    return page
