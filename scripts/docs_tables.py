@@ -9,21 +9,33 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import chart_schema
 import typer.main
 
+from moonpool.connector.counters import NAMES
+from moonpool.master.rest import access
+from moonpool.master.rest.app import rest_routes
 from moonpool.schemas.config_load import KINDS
 from moonpool.schemas.errors import CODES
+from moonpool.schemas.metrics import MASTER_METRICS, NODE_METRICS, Metric
 from moonpool.schemas.units import format_size
 from moonpool.store_client.cli.failures import EXIT_CODES, exit_code_of
 from moonpool.store_client.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "ARCHITECTURE.md", "docs/settings.md", "docs/errors.md", "docs/cli.md")
+PAGES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "docs/settings.md",
+    "docs/errors.md",
+    "docs/cli.md",
+    "docs/metrics.md",
+    "docs/rest.md",
+)
 PACKAGES = ("schemas", "master", "store_client", "connector")
 MARK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -108,11 +120,41 @@ def files_text() -> str:
     return "\n" + "\n".join(parts) + "\n"
 
 
+def metrics_table(metrics: Mapping[str, Metric]) -> str:
+    """Every metric of one table."""
+    rows = [
+        (f"`{name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help)
+        for name, metric in metrics.items()
+    ]
+    return table(("metric", "kind", "labels", "what it is"), rows)
+
+
+def connector_metrics_table() -> str:
+    """What vLLM's /metrics shows of the connector."""
+    rows = [(f"`vllm:moonpool_{name}_total`", text) for name, text in NAMES.items()]
+    return table(("metric", "what it counts"), rows)
+
+
+def endpoints_table() -> str:
+    """Every endpoint of the REST interface with who may use it."""
+    rows = []
+    for route in rest_routes():
+        calls = {dependency.call for dependency in route.dependant.dependencies}
+        role = "admin" if access.admin in calls else "reader" if access.reader in calls else "anybody"
+        for method in sorted(route.methods or ()):
+            rows.append((f"`{method} {route.path}`", role, route.summary))
+    return table(("endpoint", "role", "what it does"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{kind: lambda kind=kind: settings_table(kind) for kind in KINDS},  # type: ignore[misc]
     "errors": errors_table,
     "commands": commands_text,
     "files": files_text,
+    "master-metrics": lambda: metrics_table(MASTER_METRICS),
+    "node-metrics": lambda: metrics_table(NODE_METRICS),
+    "connector-metrics": connector_metrics_table,
+    "endpoints": endpoints_table,
     "exit-codes": lambda: table(("exit code", "meaning"), EXIT_CODES.items()),
 }
 

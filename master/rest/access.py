@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from moonpool.schemas.errors import Unauthorized
+from moonpool.schemas.access import Authenticator, Identity, Role
+from moonpool.schemas.errors import Forbidden, Unauthorized
+from moonpool.schemas.keyspace import DEFAULT_TENANT
 
-READERS = ("reader", "admin")
+READERS = (Role.READER, Role.ADMIN)
 
 BEARER = HTTPBearer(
     auto_error=False, description="A token of the master's tokens_file. None is needed where that is not set."
 )
 
 
-class Identity(Protocol):
-    """Who asks."""
-
-    @property
-    def name(self) -> str:
-        """For logs and events."""
-        ...
-
-    @property
-    def role(self) -> str:
-        """reader, client, node or admin."""
-        ...
-
-
-class Authenticator(Protocol):
-    """Knows tokens."""
-
-    def authenticate(self, token: str) -> Identity | None:
-        """Whose token this is; None: nobody's. Quick, and safe in any thread."""
-        ...
-
-
-class Anybody:
-    """The identity of everybody where there are no tokens."""
-
-    name = "anybody"
-    role = "admin"
+ANYBODY = Identity(DEFAULT_TENANT, Role.ADMIN, "anybody")
+"""Whoever asks a master on loopback that has no tokens."""
 
 
 def is_loopback(host: str) -> bool:
@@ -74,8 +51,8 @@ def identify(
     tokens: Authenticator | None = request.app.state.authenticator
     if tokens is None:
         if request.app.state.loopback and not _named_by_number(request.headers.get("host", "")):
-            raise Unauthorized(detail="without tokens this server must be called 127.0.0.1 or localhost")
-        return Anybody()
+            raise Forbidden(detail="without tokens this server must be called 127.0.0.1 or localhost")
+        return ANYBODY
     found = tokens.authenticate(bearer.credentials) if bearer is not None else None
     if found is None:
         raise Unauthorized(detail="a bearer token is needed (Authorization: Bearer ...)")
@@ -83,16 +60,16 @@ def identify(
 
 
 def reader(identity: Annotated[Identity, Depends(identify)]) -> Identity:
-    """Raises Unauthorized where the token may not read."""
+    """Raises Forbidden where the token may not read."""
     if identity.role not in READERS:
-        raise Unauthorized(detail=f"role {identity.role} may not read here; needed: {' or '.join(READERS)}")
+        raise Forbidden(detail=f"role {identity.role} may not read here; needed: {' or '.join(READERS)}")
     return identity
 
 
 def admin(identity: Annotated[Identity, Depends(identify)]) -> Identity:
-    """Raises Unauthorized where the token may not change anything."""
-    if identity.role != "admin":
-        raise Unauthorized(detail=f"role {identity.role} may change nothing here; needed: admin")
+    """Raises Forbidden where the token may not change anything."""
+    if identity.role is not Role.ADMIN:
+        raise Forbidden(detail=f"role {identity.role} may change nothing here; needed: admin")
     return identity
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from moonpool import __version__
 from moonpool.master.rest import cluster, failures, metrics
-from moonpool.master.rest.access import Authenticator, is_loopback
+from moonpool.master.rest.access import is_loopback
 from moonpool.master.rest.gateway import Gateway
 from moonpool.master.rest.limits import LimitsMiddleware
+from moonpool.schemas.access import Authenticator
 
 ROUTERS = (cluster.router, metrics.router)
 
@@ -37,3 +39,8 @@ def make_app(gateway: Gateway, authenticator: Authenticator | None = None) -> Fa
     failures.install(app)
     app.add_middleware(LimitsMiddleware)
     return app
+
+
+def rest_routes() -> list[APIRoute]:
+    """Every endpoint."""
+    return [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from moonpool.schemas.errors import (
     BadInput,
     DeadlineExceeded,
+    Forbidden,
     InternalError,
     InvalidParams,
     KeyspaceUnknown,
@@ -30,7 +31,8 @@ from moonpool.schemas.errors import (
 log = logging.getLogger(__name__)
 
 STATUSES: tuple[tuple[type[MoonpoolError], int], ...] = (
-    (Unauthorized, 403),
+    (Unauthorized, 401),
+    (Forbidden, 403),
     (Overloaded, 503),
     (TooLarge, 413),
     (KeyspaceUnknown, 404),
@@ -116,10 +118,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(MoonpoolError)
     async def known(request: Request, error: MoonpoolError) -> JSONResponse:
-        status, headers = status_of(error), None
-        if isinstance(error, Unauthorized) and "authorization" not in request.headers:
-            status, headers = 401, {"WWW-Authenticate": "Bearer"}
-        return JSONResponse(document(error), status, headers)
+        headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else None
+        return JSONResponse(document(error), status_of(error), headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:

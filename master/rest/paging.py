@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Generic, TypeVar
 
 from fastapi import Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 Item = TypeVar("Item")
 Other = TypeVar("Other")
@@ -24,6 +24,9 @@ Limit = Annotated[int, Query(ge=1, le=LIMIT_MAX, description="items of a page at
 
 class Page(BaseModel, Generic[Item]):
     """A piece of a list."""
+
+    # A generic model's docstring does not reach its schemas.
+    model_config = ConfigDict(json_schema_extra={"description": "A piece of a list."})
 
     items: list[Item] = Field(description="in the order of the list")
     next_cursor: str | None = Field(description="ask with it for the next page; null: this was the last")

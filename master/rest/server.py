@@ -10,6 +10,7 @@ import threading
 
 from moonpool.master.rest.gateway import Gateway
 from moonpool.master.rest.parts import MasterParts
+from moonpool.schemas.access import Authenticator
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import RpcFailed
 
@@ -36,26 +37,30 @@ class RestServer:
         self._stop: asyncio.Event | None = None
         self._started = threading.Event()
 
-    def start(self, parts: MasterParts) -> str:
+    def start(self, parts: MasterParts, authenticator: Authenticator | None = None) -> str:
         """Returns the address, http://host:port. To be called in the master's event loop. Raises RpcFailed where the
         port can't be had."""
         sock = _listen(self._settings.http_host, self._settings.http_port)
         host, port = sock.getsockname()[:2]
         gateway = Gateway(parts, asyncio.get_running_loop())
-        self._thread = threading.Thread(target=self._run, args=(gateway, sock), name="rest", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(gateway, authenticator, sock), name="rest", daemon=True
+        )
         self._thread.start()
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    def _run(self, gateway: Gateway, sock: socket.socket) -> None:
+    def _run(self, gateway: Gateway, authenticator: Authenticator | None, sock: socket.socket) -> None:
         try:
-            asyncio.run(self._serve(gateway, sock))
+            asyncio.run(self._serve(gateway, authenticator, sock))
         except Exception:
             log.exception("the REST interface ended")
         finally:
             self._started.set()
             sock.close()
 
-    async def _serve(self, gateway: Gateway, sock: socket.socket) -> None:
+    async def _serve(
+        self, gateway: Gateway, authenticator: Authenticator | None, sock: socket.socket
+    ) -> None:
         import uvicorn
 
         from moonpool.master.rest.app import make_app
@@ -63,8 +68,9 @@ class RestServer:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._started.set()
         config = uvicorn.Config(
-            make_app(gateway),
+            make_app(gateway, authenticator),
             log_config=None,
+            log_level="warning",
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,

@@ -54,7 +54,7 @@ class _Server(TCPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Whoever asked has gone, or said nothing."""
-        log.debug("a request for metrics from %s failed", client_address, exc_info=True)
+        log.debug("a request for metrics from %s failed", client_address)
 
 
 class MetricsPage:

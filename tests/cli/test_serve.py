@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,8 @@ def test_it_serves_and_status_shows_it(serve: Serve) -> None:
     assert (node["name"], node["state"]) == (serve.where["node"], "live")
     assert 0 < node["free_bytes"] <= node["capacity_bytes"] == serve.where["size_bytes"]
     assert found["counters"]
+    with urllib.request.urlopen(f"{serve.where['http']}/api/v1/nodes", timeout=20) as answer:
+        assert json.load(answer)["items"][0]["node"] == serve.where["node"]
     table = runner.invoke(app, ["status", "--master", serve.master]).stdout
     assert serve.where["node"] in table
     assert "live" in table
