@@ -31,9 +31,7 @@ def operations() -> Iterator[dict[tuple[str, str], Any]]:
 
 
 @pytest.mark.parametrize(("method", "path"), ENDPOINTS)
-def test_an_endpoint_keeps_its_word(
-    operations: dict[tuple[str, str], Any], method: str, path: str
-) -> None:
+def test_an_endpoint_keeps_its_word(operations: dict[tuple[str, str], Any], method: str, path: str) -> None:
     @given(case=operations[method, path].as_strategy())
     @settings(
         max_examples=EXAMPLES,
