@@ -86,12 +86,18 @@ def _lognormal(random: Random, median: float, spread: float, low: float, high: f
     return min(high, max(low, median * random.lognormvariate(0, spread)))
 
 
-def _agentic(random: Random, requests: int) -> list[Request]:
-    ids = _Ids()
-    prompts = _Zipf(random, [ids.blocks(random.randint(12, 32)) for _ in range(6)], 1.0)
+class Agents:
+    """Coding agents behind a handful of system prompts; each session is one task."""
 
-    def session() -> Session:
-        context = prompts.pick() + ids.blocks(random.randint(1, 12))
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._ids = _Ids()
+        self._prompts = _Zipf(random, [self._ids.blocks(random.randint(12, 32)) for _ in range(6)], 1.0)
+
+    def session(self) -> Session:
+        """The turns of one task, each with the whole context."""
+        random, ids = self._random, self._ids
+        context = self._prompts.pick() + ids.blocks(random.randint(1, 12))
         for _ in range(1 + int(random.expovariate(1 / 36))):
             tool_s = 45.0 if random.random() < 0.05 else 4.0  # now and then a build or a person
             output_tokens = round(len(context) * BLOCK_TOKENS / 131 * random.uniform(0.5, 1.5))
@@ -100,7 +106,9 @@ def _agentic(random: Random, requests: int) -> list[Request]:
             if len(context) > CONTEXT_BLOCKS_MAX:  # the agent's summary takes the place of the oldest part
                 context = context[:24] + ids.blocks(12)
 
-    return _interleave(random, requests, 0.07, session)
+
+def _agentic(random: Random, requests: int) -> list[Request]:
+    return _interleave(random, requests, 0.07, Agents(random).session)
 
 
 def _prompts(random: Random, requests: int) -> list[Request]:
