@@ -274,7 +274,8 @@ class MasterCore:
 
     def _step(self, now_s: float, host: str) -> Step:
         def place_put(size_bytes: int, promised: Mapping[int, int]) -> int | None:
-            best = choose(self._nodes.writable(), host, size_bytes, promised)
+            here = choose(self._nodes.writable_on(host), size_bytes, promised) if host else None
+            best = here or choose(self._nodes.writable(), size_bytes, promised)
             return None if best is None else best.index
 
         return Step(now_s, self._nodes.usable, self._nodes.impaired, self._nodes.names, place_put)

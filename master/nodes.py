@@ -23,9 +23,13 @@ from moonpool.schemas.messages import Drop, NodeEntry, NodeInfo, NodeState
 
 log = logging.getLogger(__name__)
 
-NODES_MAX = 4096
+NODES_MAX = 16384
 FLAPS_MAX = 3
 FLAPS_WINDOW_S = 600.0
+CANDIDATES_MAX = 64
+"""Of a large cluster so many segments are weighed for a put, each time others: all of them would take longer than
+the rest of the answer, and the best of so many is nearly as good."""
+
 LOST_MEMORY_S = 600.0
 """How long removals are kept for a lost node that may come back."""
 
@@ -72,6 +76,11 @@ class Nodes:
         self.usable = np.zeros(NO_SEGMENT + 1, dtype=np.bool_)
         self._unswept: set[int] = set()  # indices of lost nodes whose copies are not all gone
         self.impaired = False
+        self._suspects: set[int] = set()  # indices
+        self._readable: dict[int, Node] = {}  # by index
+        self._by_host: dict[str, dict[int, Node]] = {}  # of the readable ones
+        self._ring: list[Node] = []  # the readable ones once more, empty when it must be made anew
+        self._turn = 0
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -87,6 +96,7 @@ class Nodes:
         node = self._nodes.get(info.segment)
         if node is None:
             node = self._add(info, now_s)
+        self._leave(node)  # it may have moved to another host
         node.info, node.heard_s, node.connected = info, now_s, True
         node.stream.cut()
         if node.state is NodeState.LOST:
@@ -186,12 +196,26 @@ class Nodes:
             log.info("node %s (%s) is %s", node.info.node, node.info.segment.hex(), state.name.lower())
         node.state = state
         self.usable[node.index] = state in READABLE
+        self._leave(node)
+        if state is NodeState.SUSPECT:
+            self._suspects.add(node.index)
+        else:
+            self._suspects.discard(node.index)
+        if state in READABLE:
+            self._readable[node.index] = node
+            self._by_host.setdefault(node.info.host, {})[node.index] = node
         self._see_impaired()
 
+    def _leave(self, node: Node) -> None:
+        self._ring = []
+        if self._readable.pop(node.index, None) is not None:
+            here = self._by_host[node.info.host]
+            del here[node.index]
+            if not here:
+                del self._by_host[node.info.host]
+
     def _see_impaired(self) -> None:
-        self.impaired = bool(self._unswept) or any(
-            node.state is NodeState.SUSPECT for node in self._nodes.values()
-        )
+        self.impaired = bool(self._unswept or self._suspects)
 
     # ------------------------------------------------------------ facts
 
@@ -207,13 +231,18 @@ class Nodes:
         """Indices of lost nodes whose copies are not all gone."""
         return list(self._unswept)
 
+    def writable_on(self, host: str) -> list[Candidate]:
+        """Segments of one host that may be written to."""
+        return [_candidate(node) for node in self._by_host.get(host, {}).values()]
+
     def writable(self) -> list[Candidate]:
-        """Segments that may be written to."""
-        return [
-            Candidate(node.index, node.info.segment, node.info.host, node.free_bytes, node.info.page_bytes)
-            for node in self._nodes.values()
-            if node.state in READABLE
-        ]
+        """Segments that may be written to: all of a small cluster, CANDIDATES_MAX of a large one."""
+        self._ring = self._ring or list(self._readable.values())
+        if len(self._ring) <= CANDIDATES_MAX:
+            return [_candidate(node) for node in self._ring]
+        first = self._turn = (self._turn + CANDIDATES_MAX) % len(self._ring)
+        some = self._ring[first : first + CANDIDATES_MAX]
+        return [_candidate(node) for node in some + self._ring[: CANDIDATES_MAX - len(some)]]
 
     def entries(self) -> list[NodeEntry]:
         """For the cluster map."""
@@ -230,5 +259,17 @@ class Nodes:
             assert self.usable[node.index] == (node.state in READABLE), "usable is wrong"
             assert len(node.flaps_s) <= FLAPS_MAX, "flaps are not bounded"
             assert len(node.outstanding) <= OUTSTANDING_MAX, "outstanding drops are not bounded"
+        suspects = {node.index for node in self._nodes.values() if node.state is NodeState.SUSPECT}
+        assert self._suspects == suspects, "who is suspect is wrong"
+        assert self.impaired == bool(self._unswept or suspects), "impaired is wrong"
+        readable = {node.index for node in self._nodes.values() if node.state in READABLE}
+        assert set(self._readable) == readable, "who may be written to is wrong"
+        hosts = {(host, index) for host, here in self._by_host.items() for index in here}
+        assert hosts == {(self._readable[index].info.host, index) for index in readable}, "a node on no host"
+        assert not self._ring or {node.index for node in self._ring} == readable, "the ring is stale"
         usable = int(np.count_nonzero(self.usable))
         assert usable == sum(node.state in READABLE for node in self._nodes.values()), "usable, and unknown"
+
+
+def _candidate(node: Node) -> Candidate:
+    return Candidate(node.index, node.info.segment, node.info.host, node.free_bytes, node.info.page_bytes)

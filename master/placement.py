@@ -17,18 +17,12 @@ class Candidate:
     page_bytes: int
 
 
-def choose(
-    candidates: Iterable[Candidate], host: str, size_bytes: int, promised: Mapping[int, int]
-) -> Candidate | None:
-    """The best segment for objects of `size_bytes` from a writer on `host`.
+def choose(candidates: Iterable[Candidate], size_bytes: int, promised: Mapping[int, int]) -> Candidate | None:
+    """The segment with most room, of those that take objects of `size_bytes`.
 
-    The writer's own host wins even when it is full: its node makes room, and the copy needs no network. Promised
-    bytes count as used, so that writers who ask at the same moment don't all go to the same node. Equal ones go
-    by segment id.
+    A writer's own host is asked first and wins even when it is full: its node makes room, and the copy needs no
+    network. Promised bytes count as used, so that writers who ask at the same moment don't all go to the same
+    node. Equal ones go by segment id.
     """
     fitting = [candidate for candidate in candidates if candidate.page_bytes >= size_bytes]
-    return max(
-        fitting,
-        key=lambda c: (c.host == host != "", c.free_bytes - promised.get(c.index, 0), c.segment),
-        default=None,
-    )
+    return max(fitting, key=lambda c: (c.free_bytes - promised.get(c.index, 0), c.segment), default=None)

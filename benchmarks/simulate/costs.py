@@ -165,7 +165,9 @@ class _Bench:
         def make() -> None:
             chain = self._new_chain(blocks)
             items = [
-                PutItem(self._keyspace, 0, at, chain[at - 1] if at else b"", b"".join(chain[at : at + n]), 65536)
+                PutItem(
+                    self._keyspace, 0, at, chain[at - 1] if at else b"", b"".join(chain[at : at + n]), 65536
+                )
                 for at, n in split_runs(0, blocks)
             ]
             made.append(PutStart(items))

@@ -13,9 +13,31 @@ from moonpool.benchmarks.simulate.world import Shape, Tally, World
 SESSIONS_PER_ENGINE = 8
 ROUTING_SESSIONS = 60
 ROUTING_ENGINES = (1, 2, 4, 8, 16, 32, 60)
+ROUTING_STRETCHES = 4
+"""Sessions come back after some 16 s: without a pool it takes a while until every engine has met every session."""
+
 STORM_SHARE = 0.2
+SHORT_S, LONG_S = 15.0, 45.0
+"""Below and above the 30 s after which a silent node is lost."""
+
 BUSY = 0.7
 """Beyond this share of its time a queue's waits grow steeply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to simulate. `engines`: the sizes of `scale` and `storm`. `seconds`: of each stretch of time."""
+
+    engines: Sequence[int]
+    masters: int = 1
+    shards: int = 16
+    seconds: float = 30.0
+    seed: int = 0
+
+    def world(self, costs: Costs, engines: int) -> World:
+        """A cluster of that many engines, all of them busy."""
+        shape = Shape(engines, engines * SESSIONS_PER_ENGINE, self.shards, self.masters)
+        return World(shape, costs, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,40 +63,51 @@ class Row:
     bottleneck: str
 
 
-def scale(costs: Costs, engines: Sequence[int], seconds: float, seed: int) -> Iterator[Row]:
-    """Clusters of growing size under one master of 16 shards."""
-    for number in engines:
-        world = World(Shape(number, number * SESSIONS_PER_ENGINE), costs, seed)
-        yield _stretch(world, "scale", "steady", 0.0, seconds)
-
-
-def routing(costs: Costs, engines: Sequence[int], seconds: float, seed: int) -> Iterator[Row]:
+def routing(costs: Costs, plan: Plan) -> Iterator[Row]:
     """The same sessions on more and more engines, round-robin, with the pool and without."""
     for number in ROUTING_ENGINES:
         for pool in (True, False):
             shape = Shape(number, ROUTING_SESSIONS, shards=1, pool=pool)
-            yield _stretch(World(shape, costs, seed), "routing", "pool" if pool else "no pool", 0.0, seconds)
+            world = World(shape, costs, plan.seed)
+            yield _stretch(
+                world, "routing", "pool" if pool else "no pool", 0.0, ROUTING_STRETCHES * plan.seconds
+            )
 
 
-def storm(costs: Costs, engines: Sequence[int], seconds: float, seed: int) -> Iterator[Row]:
-    """A fifth of the hosts goes down at once and comes back with its memory."""
-    for number in engines:
-        world = World(Shape(number, number * SESSIONS_PER_ENGINE), costs, seed)
+def scale(costs: Costs, plan: Plan) -> Iterator[Row]:
+    """Clusters of growing size."""
+    for number in plan.engines:
+        yield _stretch(plan.world(costs, number), "scale", "steady", 0.0, plan.seconds)
+
+
+def storm(costs: Costs, plan: Plan) -> Iterator[Row]:
+    """A fifth of the hosts goes down at once, and comes back with its memory before it is given up for lost; a
+    tenth then stays away for longer, and comes back when its blocks have been forgotten."""
+    for number in plan.engines:
+        world = plan.world(costs, number)
         down = range(0, number, round(1 / STORM_SHARE))
-        yield _stretch(world, "storm", "before", 0.0, seconds)
-        world.lose_hosts(down, seconds)
-        yield _stretch(world, "storm", "a fifth is down", seconds, 2 * seconds)
-        world.rejoin_hosts(down, 2 * seconds)
-        yield _stretch(world, "storm", "just back", 2 * seconds, 2.2 * seconds)
-        yield _stretch(world, "storm", "back", 2.2 * seconds, 3 * seconds)
+        end_s = plan.seconds
+        yield _stretch(world, "storm", "before", 0.0, end_s)
+        for phase, span_s in (
+            ("down", SHORT_S),
+            ("back", plan.seconds),
+            ("lost", LONG_S),
+            ("again", plan.seconds),
+        ):
+            if phase in ("down", "lost"):
+                world.lose_hosts(down, end_s)
+            else:
+                world.rejoin_hosts(down, end_s)
+            yield _stretch(world, "storm", phase, end_s, end_s + span_s)
+            end_s += span_s
 
 
-EXPERIMENTS: dict[str, Callable[[Costs, Sequence[int], float, int], Iterator[Row]]] = {
+EXPERIMENTS: dict[str, Callable[[Costs, Plan], Iterator[Row]]] = {
     "routing": routing,
     "scale": scale,
     "storm": storm,
 }
-"""Name and what makes its rows: (costs, engines, seconds a stretch, seed)."""
+"""Name and what makes its rows."""
 
 
 def as_json(costs: Costs, rows: Sequence[Row]) -> dict[str, Any]:
@@ -95,7 +128,10 @@ def _stretch(world: World, experiment: str, phase: str, start_s: float, end_s: f
     masters, hosts = world.shape.masters, world.shape.engines
     work = [after - earlier for after, earlier in zip(world.shard_work_s, work_before, strict=True)]
     master, egress = max(loads[:masters]), max(loads[masters : masters + hosts])
-    ingress, gpu = max(loads[masters + hosts : masters + 2 * hosts]), statistics.mean(loads[masters + 2 * hosts :])
+    ingress, gpu = (
+        max(loads[masters + hosts : masters + 2 * hosts]),
+        statistics.mean(loads[masters + 2 * hosts :]),
+    )
     named = {"master": master, "egress": egress, "ingress": ingress, "prefill": gpu}
     tally = world.tally
     return Row(

@@ -57,11 +57,12 @@ class Desk(Station):
         self.busy_s += work_s
 
     def take(self, now_s: float, work_s: float) -> float:
-        """A request comes; at worst a slice of other work has just begun."""
+        """A request comes. Where none was being served, a slice of other work has at worst just begun."""
         self._drain(now_s)
-        slice_s = min(self._slice_s, self._waiting_s)
-        self._waiting_s -= slice_s
-        self.free_s = max(now_s, self.free_s) + slice_s
+        if self.free_s <= now_s:
+            slice_s = min(self._slice_s, self._waiting_s)
+            self._waiting_s -= slice_s
+            self.free_s = now_s + slice_s
         return super().take(now_s, work_s)
 
     def backlog_s(self, now_s: float) -> float:

@@ -155,7 +155,9 @@ class World:
         hit = max(cached, self.pool.match(chain, host, now_s))
         answered_s = now_s
         for shard, _, blocks in self.pool.runs(chain, 0, len(chain)):
-            work_s = self.costs.match.of(blocks * per) + self.costs.wire_s(self.costs.match_bytes(blocks * per))
+            work_s = self.costs.match.of(blocks * per) + self.costs.wire_s(
+                self.costs.match_bytes(blocks * per)
+            )
             answered_s = max(answered_s, self._ask_master(shard, now_s, work_s))
         self.tally.match_s.append(answered_s - now_s)
         if hit == cached:
@@ -163,7 +165,9 @@ class World:
         self.pool.renew(chain, hit, host, now_s)
         for shard, _, blocks in self.pool.runs(chain, cached, hit - cached):
             work_s = self.costs.renew.of(1) + self.costs.wire_s(32)
-            work_s += self.costs.ranks * (self.costs.locate.of(blocks * per) + self.costs.wire_s(14 * blocks * per))
+            work_s += self.costs.ranks * (
+                self.costs.locate.of(blocks * per) + self.costs.wire_s(14 * blocks * per)
+            )
             self._ask_master(shard, answered_s, work_s)
         loaded_s = answered_s
         for source, blocks in self.pool.locate(chain, cached, hit, host, now_s).items():
@@ -181,18 +185,20 @@ class World:
         for shard, blocks in self.pool.put(chain, host, now_s).items():
             real = blocks * self._real_blocks
             put_s = self.costs.put_start.of(real) + self.costs.wire_s(32 * real)
-            self._ask_master(shard, now_s, self.costs.ranks * put_s)
-            self.later(shard, now_s, self.costs.ranks * real)
+            self._behind(shard, now_s, self.costs.ranks * put_s + self._report_s(real))
+
+    def _report_s(self, blocks: int) -> float:
+        shards_of_blocks = self.costs.ranks * blocks
+        return self.costs.report.block_s * shards_of_blocks + self.costs.wire_s(96 * shards_of_blocks)
 
     def _ask_master(self, shard: int, now_s: float, work_s: float) -> float:
+        """A request that somebody waits for; returns when the answer is there."""
         self.shard_work_s[shard] += work_s
-        desk = self.desks[shard % len(self.desks)]
         half_s = self.costs.round_trip_s / 2
-        return desk.take(now_s + half_s, work_s) + half_s
+        return self.desks[shard % len(self.desks)].take(now_s + half_s, work_s) + half_s
 
-    def later(self, shard: int, now_s: float, shards_of_blocks: int) -> None:
-        """Reports of commits: a master takes them when no match waits."""
-        work_s = self.costs.report.block_s * shards_of_blocks + self.costs.wire_s(96 * shards_of_blocks)
+    def _behind(self, shard: int, now_s: float, work_s: float) -> None:
+        """Puts and reports: no request of a user waits for these, so they go behind matches, in slices."""
         self.shard_work_s[shard] += work_s
         self.desks[shard % len(self.desks)].later(now_s, work_s)
 
@@ -208,7 +214,7 @@ class World:
         """They are back, and their nodes have kept their memory."""
         for number in numbers:
             for shard, blocks in self.pool.join(self.pool.hosts[number], now_s).items():
-                self.later(shard, now_s, blocks * self._real_blocks * self.costs.ranks)
+                self._behind(shard, now_s, self._report_s(blocks * self._real_blocks))
 
 
 def _hashes(blocks: Sequence[int]) -> list[bytes]:

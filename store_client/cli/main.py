@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from moonpool.store_client.cli import bench, config, demo, replay, servers, status, version
+from moonpool.store_client.cli import bench, config, demo, replay, servers, simulate, status, version
 
 app = typer.Typer(
     name="moonpool",
@@ -23,6 +23,7 @@ for command in (
     demo.demo,
     bench.bench,
     replay.replay,
+    simulate.simulate,
     version.version,
 ):
     app.command()(command)

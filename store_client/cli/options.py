@@ -63,3 +63,16 @@ def log_to_stderr(verbose: bool) -> None:
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+
+
+def numbers(flag: str, text: str) -> list[int]:
+    """The value of a flag that takes numbers of 1 and more. Raises InvalidParams."""
+    from moonpool.schemas.errors import InvalidParams
+
+    try:
+        values = [int(number) for number in text.split(",")]
+    except ValueError:
+        values = [0]
+    if min(values) < 1:
+        raise InvalidParams(field=flag, value=text, allowed="numbers of 1 and more, by commas")
+    return values

@@ -35,9 +35,10 @@ def replay(
     from moonpool.benchmarks.replay.replay import as_json as document
     from moonpool.benchmarks.replay.replay import replay as run
     from moonpool.benchmarks.replay.trace import read_trace, write_trace
+    from moonpool.store_client.cli.options import numbers
     from moonpool.store_client.cli.output import print_json, print_table, say
 
-    capacities = _numbers(capacity_blocks)
+    capacities = numbers("--capacity-blocks", capacity_blocks)
     policies = [name.strip() for name in policy.split(",")]
     rows: list[Row] = []
     for name in traces:
@@ -59,12 +60,3 @@ def replay(
         for trace, capacity in dict.fromkeys((row.trace, row.capacity_blocks) for row in rows)
     ]
     print_table("Prefix hit ratio in blocks", ("trace", "capacity", *policies), table)
-
-
-def _numbers(text: str) -> list[int]:
-    from moonpool.schemas.errors import InvalidParams
-
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise InvalidParams(field="--capacity-blocks", value=text, allowed="numbers, by commas") from None

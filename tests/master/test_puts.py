@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 from support.paper_cluster import BLOCK_BYTES, Block, PaperCluster, blocks_of, chain, chained_spec, flat_spec
 
+from moonpool.master.nodes import CANDIDATES_MAX
 from moonpool.master.placement import Candidate, choose
 from moonpool.master.promises import Promise, Promises
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
@@ -179,7 +181,26 @@ def test_promises_are_bounded() -> None:
 
 def test_choose_is_deterministic() -> None:
     candidates = [Candidate(i, bytes([i]), f"h{i}", 100, 10) for i in range(3)]
-    assert choose(candidates, "h1", 10, {1: 1000}) == candidates[1]
-    assert choose(candidates, "", 10, {2: 1}) == candidates[1]
-    assert choose(candidates, "", 11, {}) is None
-    assert choose([], "h1", 1, {}) is None
+    assert choose(candidates, 10, {}) == candidates[2]
+    assert choose(candidates, 10, {2: 1}) == candidates[1]
+    assert choose(candidates, 11, {}) is None
+    assert choose([], 1, {}) is None
+
+
+def test_of_many_nodes_some_are_weighed_and_in_turn_all() -> None:
+    names = [f"n{number}" for number in range(CANDIDATES_MAX + 9)]
+    cluster = made(*names)
+    where = {
+        start(cluster, item(cluster, i, i + 1), host="elsewhere").segments[0] for i in range(2 * len(names))
+    }
+    assert len(where) > len(names) * 2 // 3
+    cluster.core.validate()
+
+
+def test_a_node_that_comes_back_on_another_host_is_local_there() -> None:
+    cluster = made("a", "b")
+    info = structs.replace(cluster.segments["a"].info, host="host-c")
+    cluster.segments["a"].info = info
+    cluster.join("a")
+    assert start(cluster, item(cluster, 0, 1), host="host-c").segments == [info.segment]
+    cluster.core.validate()
