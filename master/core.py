@@ -37,11 +37,11 @@ from moonpool.schemas.messages import (
     KeyspaceRegistered,
     Keyspaces,
     ListKeyspaces,
-    Match,
     Matched,
     Message,
     Need,
     NodeState,
+    Probed,
     PutAnswer,
     PutStart,
     PutStarted,
@@ -303,8 +303,10 @@ class MasterCore:
 
     def _count(self, message: Message, reply: Message) -> None:
         counts = self._counts
-        if isinstance(message, Match) and isinstance(reply, Matched):
+        if isinstance(reply, Probed):
             counts["matches"] += 1
+            counts["matched_blocks"] += sum(reply.ready)
+        elif isinstance(reply, Matched):  # of the gap that a probe has left
             counts["matched_blocks"] += sum(reply.ready)
         elif isinstance(message, PutStart) and isinstance(reply, PutStarted):
             for answers in reply.answers:

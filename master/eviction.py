@@ -15,6 +15,8 @@ from math import inf
 from operator import add
 from typing import Protocol
 
+from moonpool.schemas.packed import U64
+
 FIRST_VICTIM = -1
 """Score of leaves that stayed unready too long: below whatever a policy says."""
 
@@ -47,8 +49,15 @@ class EvictionPolicy(Protocol):
         """How often a new row had been used before it was evicted; 0 where nothing is known."""
         ...
 
-    def asked(self, runs: list[tuple[int, bytes]], hash_bytes: int, now_s: float) -> None:
-        """A request wants these (position, packed hashes). Quick: the work is done by `study`."""
+    @property
+    def sample_mask(self) -> int:
+        """Requests are to tell the names (first 8 bytes of a hash, as a little-endian number) where these bits are
+        zero; -1: none."""
+        ...
+
+    def asked(self, names: U64, mask: int, now_s: float) -> None:
+        """A request wants blocks of which these are the names whose bits `mask` are zero, in order of position. Quick:
+        the work is done by `study`."""
         ...
 
     def evicted(self, block_hash: bytes, uses: int) -> None:
@@ -76,6 +85,7 @@ class LeastRecentlyUsed:
     """One level; learns nothing."""
 
     credits_s: Sequence[float] = (0.0,)
+    sample_mask = -1
 
     def level(self, uses: int) -> int:
         """The only one."""
@@ -85,7 +95,7 @@ class LeastRecentlyUsed:
         """Nothing."""
         return 0
 
-    def asked(self, runs: list[tuple[int, bytes]], hash_bytes: int, now_s: float) -> None:
+    def asked(self, names: U64, mask: int, now_s: float) -> None:
         """Of no interest."""
 
     def evicted(self, block_hash: bytes, uses: int) -> None:

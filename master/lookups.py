@@ -1,4 +1,4 @@
-"""What readers ask of one table: match, presence, locate, renew, describe."""
+"""What readers ask of one table: probe, match, presence, locate, renew, describe."""
 
 from __future__ import annotations
 
@@ -23,16 +23,50 @@ from moonpool.schemas.messages import (
     Matched,
     Presence,
     Present,
+    Probe,
+    Probed,
+    ProbedRun,
     Renew,
     Renewed,
     RunSlice,
 )
-from moonpool.schemas.packed import I64, count_of, split_hashes
+from moonpool.schemas.packed import I64, count_of, split_hashes, u64s
 from moonpool.schemas.runs import run_end
 
 
+def probe(table: Table, message: Probe, step: Step) -> Probed:
+    """How far each run is ready, as far as its points tell, and a lease on the last row that is known."""
+    chained = need_chained(table)
+    until_s = step.until_s(message.lease_ms)
+    size = table.spec.hash_bytes
+    check_count(sum(len(run.hashes) for run in message.runs) // size, "runs")
+    for run in message.runs:
+        _check_points(run, size)
+    count_of(message.sample, 8, "sample")
+    lengths: list[int] = []
+    for run in message.runs:
+        points, deepest = chained.ready_prefix(run.hashes)
+        length = min(points * run.stride, run.count)
+        if step.impaired:
+            length, deepest = chained.live_prefix(length, deepest, step.usable)
+        if length:
+            table.lease(deepest, until_s)
+        lengths.append(length)
+    if message.sample_mask >= 0:
+        table.policy.asked(u64s(message.sample), message.sample_mask, step.now_s)
+    return Probed(lengths, table.policy.sample_mask)
+
+
+def _check_points(run: ProbedRun, hash_bytes: int) -> None:
+    check_run(run.first, run.count)
+    points = count_of(run.hashes, hash_bytes, "runs.hashes")
+    if run.count < 1 or run.stride < 1 or points != -(-run.count // run.stride):
+        allowed = "each stride-th hash of one block or more, and the last"
+        raise InvalidParams(field="runs", value=f"{points} of {run.count} by {run.stride}", allowed=allowed)
+
+
 def match(table: Table, message: Match, step: Step) -> Matched:
-    """Longest ready prefix of each run, and a lease on its last row."""
+    """Longest ready prefix of each stretch of a run, and a lease on its last row."""
     chained = need_chained(table)
     until_s = step.until_s(message.lease_ms)
     check_count(sum(len(hashes) for _, hashes in message.runs) // table.spec.hash_bytes, "runs")
@@ -46,7 +80,6 @@ def match(table: Table, message: Match, step: Step) -> Matched:
         if length:
             table.lease(deepest, until_s)
         lengths.append(length)
-    table.policy.asked(message.runs, table.spec.hash_bytes, step.now_s)
     return Matched(lengths)
 
 

@@ -10,7 +10,7 @@ of the blocks, and the one that has hit most lately rules. There is nothing to s
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import log2
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from moonpool.master.eviction import SAME_USE_S, USES_MAX
 from moonpool.master.policy_ghosts import Ghosts
 from moonpool.master.policy_shadows import Shadow
+from moonpool.schemas.packed import U64
 
 LEVEL_OF_USES = (0, 0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, 7, 7, 7)
 """Uses that differ little share a level, and with it a queue."""
@@ -41,7 +42,7 @@ WAITING_MAX = 64
 """Requests that wait to be studied; beyond that the oldest goes unseen."""
 
 STUDIED_MAX = 16
-"""Requests studied in one call: some 100 us each at 5,000 blocks."""
+"""Requests studied in one call: some 100 us each."""
 
 
 class AdaptiveCredit:
@@ -57,7 +58,7 @@ class AdaptiveCredit:
         self._history: OrderedDict[int, tuple[int, float]] = (
             OrderedDict()
         )  # name -> uses, and when it was counted
-        self._waiting: deque[tuple[list[tuple[int, bytes]], int, float]] = deque(maxlen=WAITING_MAX)
+        self._waiting: deque[tuple[U64, int, float]] = deque(maxlen=WAITING_MAX)
         self._credits_s = [0.0] * len(USES_OF_LEVEL)
 
     # ------------------------------------------------------------ what rows are worth
@@ -77,9 +78,14 @@ class AdaptiveCredit:
 
     # ------------------------------------------------------------ what happens
 
-    def asked(self, runs: list[tuple[int, bytes]], hash_bytes: int, now_s: float) -> None:
-        """A request wants the blocks of these runs."""
-        self._waiting.append((runs, hash_bytes, now_s))
+    @property
+    def sample_mask(self) -> int:
+        """See EvictionPolicy."""
+        return self._mask
+
+    def asked(self, names: U64, mask: int, now_s: float) -> None:
+        """See EvictionPolicy."""
+        self._waiting.append((names, mask, now_s))
 
     def evicted(self, block_hash: bytes, uses: int) -> None:
         """A row has left to make room."""
@@ -97,16 +103,12 @@ class AdaptiveCredit:
     def study(self) -> None:
         """Learns from what was asked: some of it, so that no call takes long."""
         for _ in range(min(len(self._waiting), STUDIED_MAX)):
-            runs, hash_bytes, now_s = self._waiting.popleft()
-            self._study(self._sampled(runs, hash_bytes), now_s)
+            names, mask, now_s = self._waiting.popleft()
+            if not mask & ~self._mask:  # else a sample thinner than ours, from before we started over
+                sampled: list[int] = names[(names & np.uint64(self._mask)) == 0].tolist()
+                self._study(sampled, now_s)
 
     # ------------------------------------------------------------ shadows
-
-    def _sampled(self, runs: Iterable[tuple[int, bytes]], hash_bytes: int) -> list[int]:
-        packed = b"".join(hashes for _, hashes in runs)
-        names = np.frombuffer(packed, dtype="<u8")[:: hash_bytes // 8]
-        sampled: list[int] = names[(names & np.uint64(self._mask)) == 0].tolist()
-        return sampled
 
     def _study(self, names: list[int], now_s: float) -> None:
         if not names:

@@ -38,6 +38,7 @@ from moonpool.schemas.messages import (
     Op,
     Pin,
     Presence,
+    Probe,
     PutAbandon,
     PutStart,
     PutStarted,
@@ -139,6 +140,7 @@ class Shard:
         self._sweeps = Sweeps()
         self._evicted_rows = 0
         self._handlers: dict[type[Message], Callable[[Table, Any, Step], Message]] = {
+            Probe: lookups.probe,
             Match: lookups.match,
             Presence: lookups.presence,
             Locate: lookups.locate,

@@ -1,7 +1,7 @@
 """Every message on the control plane, one frozen Struct each.
 
 handshake        Hello -> Welcome
-client, master   RegisterKeyspace, Match, Presence, Locate, Renew, PutStart, ReportBad, PutAbandon,
+client, master   RegisterKeyspace, Probe, Match, Presence, Locate, Renew, PutStart, ReportBad, PutAbandon,
                  Remove, Clear, Pin, Unpin, Describe, ListKeyspaces, GetClusterMap, GetStatus
 node, master     Announce, Report (the ordered stream), Heartbeat, Need;  pushed by the master: Drop, Check
 client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, PullWrite, ListKeys, GetStatus
@@ -100,6 +100,37 @@ class KeyspaceRegistered(Message, frozen=True):
 
     keyspace: bytes
     shards: int
+
+
+class ProbedRun(msgspec.Struct, frozen=True, array_like=True):
+    """`count` blocks of one run from position `first` on, of which `hashes` names each `stride`-th one and the last."""
+
+    first: int
+    count: int
+    stride: int
+    hashes: bytes
+
+
+class Probe(Message, frozen=True):
+    """Longest ready prefix, as far as some hashes of each run tell. Leases as Match does.
+
+    `sample`: first 8 bytes of all of the chain's hashes whose bits `sample_mask` are zero there (as little-endian u64),
+    in order of position. Evictions learn from them; -1: no sample.
+    """
+
+    keyspace: bytes
+    runs: list[ProbedRun]
+    lease_ms: int = 3000
+    sample: bytes = b""
+    sample_mask: int = -1
+
+
+class Probed(Message, frozen=True):
+    """`ready`: how many blocks of each run are ready at least, from its first on. A number that is neither a multiple
+    of the run's stride nor all is exact. `sample_mask`: to be used from now on."""
+
+    ready: list[int]
+    sample_mask: int = -1
 
 
 class Match(Message, frozen=True):
@@ -663,6 +694,7 @@ class LaneWrite(Message, frozen=True):
 
 ClientToMaster = (
     RegisterKeyspace
+    | Probe
     | Match
     | Presence
     | Locate
@@ -686,6 +718,7 @@ MasterReply = (
     | Failed
     | Done
     | KeyspaceRegistered
+    | Probed
     | Matched
     | Present
     | Located

@@ -11,10 +11,10 @@ from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import (
     Locate,
-    Match,
     Matched,
     Presence,
     Present,
+    Probed,
     Renew,
     Renewed,
     RunSlice,
@@ -25,6 +25,7 @@ from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gets import Getter, Places, Wanted
 from moonpool.store_client.keyspaces import KeyspaceBook
 from moonpool.store_client.master import MasterLink
+from moonpool.store_client.prefix import PrefixSearch
 from moonpool.store_client.puts import PutPart, Putter
 
 
@@ -60,23 +61,22 @@ class Blocks:
         self._book = book
         self._putter = putter
         self._getter = getter
+        self._sample_mask = 0  # all, until the master has said what it wants
 
     def match(self, keyspace: bytes, hashes: Sequence[bytes], deadline_s: float) -> int:
         """Longest ready prefix in blocks. Raises what the call raises."""
         spec = self._book.get(keyspace)
         if not hashes:
             return 0
-        counts = [count for _, count in split_runs(0, len(hashes))]
-        runs = [(at, join_hashes(hashes[at : at + count])) for at, count in split_runs(0, len(hashes))]
+        search = PrefixSearch(spec, hashes)
         # By their sum: looking at each of 5,000 hashes would cost more than the rest of the call.
-        if sum(len(packed) for _, packed in runs) != len(hashes) * spec.hash_bytes:
+        if search.size_bytes != len(hashes) * spec.hash_bytes:
             _check_hashes(spec, hashes)
-        ready = self._master.ask(Match(keyspace, runs), Matched, deadline_s).ready
-        total = 0
-        for count, found in zip(counts, ready, strict=False):
-            total += min(found, count)
-            if found < count:
-                break
+        probed = self._master.ask(search.probe(self._sample_mask), Probed, deadline_s)
+        self._sample_mask = probed.sample_mask
+        total, gap = search.gap(probed.ready)
+        if gap is not None:
+            total += sum(self._master.ask(gap, Matched, deadline_s).ready)
         return total
 
     def presence(self, keyspace: bytes, hashes: Sequence[bytes], rank: int, deadline_s: float) -> list[bool]:

@@ -16,11 +16,11 @@ from moonpool.schemas.messages import (
     Entries,
     Heartbeat,
     InventoryEnd,
-    Match,
     Matched,
     Message,
     Need,
     Op,
+    Probed,
     PutAnswer,
     PutItem,
     PutStart,
@@ -31,6 +31,7 @@ from moonpool.schemas.messages import (
 )
 from moonpool.schemas.packed import pack_u16, pack_u32, pack_u64
 from moonpool.schemas.runs import split_runs
+from moonpool.store_client.prefix import PrefixSearch
 
 HASH_BYTES = 16
 SEGMENT = b"replayed"
@@ -58,6 +59,7 @@ class PaperPool:
         self._slot = 0
         self._sequence = 0
         self._ticked_s = 0.0
+        self._sample_mask = 0
         self._ask(Announce(node_info(SEGMENT), [SPEC], 0), 0.0)
         self._report([InventoryEnd()], 0.0)
         self._heartbeat(0.0)
@@ -68,19 +70,19 @@ class PaperPool:
             self._heartbeat(now_s)
             self._core.tick(now_s)
             self._ticked_s = now_s
-        runs = list(split_runs(0, len(chain)))
-        match = Match(KEYSPACE, [(at, b"".join(chain[at : at + count])) for at, count in runs], lease_ms=0)
-        ready = cast(Matched, self._ask(match, now_s)).ready
-        hit = 0
-        for (at, count), length in zip(runs, ready, strict=True):
-            hit = at + length
-            if length < count:
-                break
+        hit = self._match(chain, now_s)
         if hit:
             self._renew([chain[end - 1] for at, count in split_runs(0, hit) if (end := at + count)], now_s)
         if hit < len(chain):
-            self._put(chain, runs, now_s)
+            self._put(chain, list(split_runs(0, len(chain))), now_s)
         return hit
+
+    def _match(self, chain: Chain, now_s: float) -> int:
+        search = PrefixSearch(SPEC, chain)
+        probed = cast(Probed, self._ask(search.probe(self._sample_mask, lease_ms=0), now_s))
+        self._sample_mask = probed.sample_mask
+        hit, gap = search.gap(probed.ready, lease_ms=0)
+        return hit if gap is None else hit + sum(cast(Matched, self._ask(gap, now_s)).ready)
 
     def _renew(self, deepest: list[bytes], now_s: float) -> None:
         self._ask(Renew(KEYSPACE, b"".join(deepest), lease_ms=0), now_s)

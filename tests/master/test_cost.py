@@ -28,6 +28,8 @@ from moonpool.schemas.messages import (
     Matched,
     Need,
     NodeInfo,
+    Probe,
+    Probed,
     PutItem,
     PutStart,
     Renew,
@@ -37,6 +39,7 @@ from moonpool.schemas.messages import (
 )
 from moonpool.schemas.packed import pack_u16, pack_u32, pack_u64
 from moonpool.schemas.runs import split_runs
+from moonpool.store_client.prefix import PrefixSearch
 
 WORLD = 8
 CHAIN_BLOCKS = 5000
@@ -122,19 +125,25 @@ def test_times() -> None:
     filled = Filled(50_000)
     core, hashes = filled.core, filled.last
     runs = list(split_runs(0, CHAIN_BLOCKS))
-    match = Match(KEYSPACE, [(first, b"".join(hashes[first : first + count])) for first, count in runs], 1)
-    partly = Match(
-        KEYSPACE, [(first, h[: len(h) // 64 * 32] + bytes(len(h) // 64 * 32)) for first, h in match.runs], 1
-    )
+    probe = PrefixSearch(SPEC, hashes).probe(-1)
+    lost = hashes[: CHAIN_BLOCKS // 2] + chain_of(-2)[CHAIN_BLOCKS // 2 :]
+    partly = PrefixSearch(SPEC, lost)
 
-    def ask(message: Match | Locate | Renew | PutStart) -> object:
+    def ask(message: Probe | Match | Locate | Renew | PutStart) -> object:
         return core.handle(message, filled.now_s, ORIGIN).reply
 
-    reply = ask(match)
-    assert isinstance(reply, Matched)
+    reply = ask(probe)
+    assert isinstance(reply, Probed)
     assert sum(reply.ready) == CHAIN_BLOCKS
-    print(f"\nmatch of {CHAIN_BLOCKS} blocks, all ready: {best_us(lambda: ask(match)):.0f} us")
-    print(f"the same, each run half ready: {best_us(lambda: ask(partly)):.0f} us")
+    print(f"\nprobe of {CHAIN_BLOCKS} blocks, all ready: {best_us(lambda: ask(probe)):.0f} us")
+    half = ask(partly.probe(-1))
+    assert isinstance(half, Probed)
+    total, gap = partly.gap(half.ready)
+    assert gap is not None
+    found = ask(gap)
+    assert isinstance(found, Matched)
+    assert total + sum(found.ready) == CHAIN_BLOCKS // 2
+    print(f"match of the gap where half of them are ready: {best_us(lambda: ask(gap)):.0f} us")
     locate = Locate(KEYSPACE, 3, [RunSlice(hashes[first + count - 1], first, count) for first, count in runs])
     print(f"locate of one rank: {best_us(lambda: ask(locate)):.0f} us")
     renew = Renew(KEYSPACE, b"".join(hashes[first + count - 1] for first, count in runs), 1)

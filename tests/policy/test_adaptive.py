@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from moonpool.master.policy_adaptive import (
 )
 from moonpool.master.policy_ghosts import Ghosts
 from moonpool.master.policy_shadows import Shadow
+from moonpool.schemas.packed import U64
 
 SOAK = os.environ.get("MOONPOOL_SOAK") == "1"
 
@@ -32,6 +34,10 @@ def hashed(block: int) -> bytes:
 
 def name(block: int) -> int:
     return int.from_bytes(hashed(block)[:8], "little")
+
+
+def names(*blocks: int) -> U64:
+    return np.array([name(block) for block in blocks], dtype=np.uint64)
 
 
 def test_ghosts_come_back_once() -> None:
@@ -85,19 +91,19 @@ def test_a_policy_that_knows_nothing_is_lru() -> None:
 
 def test_the_sample_follows_the_pool() -> None:
     policy = AdaptiveCredit()
-    chains = [b"".join(hashed(100 * chain + block) for block in range(100)) for chain in range(300)]
+    chains = [names(*range(100 * chain, 100 * chain + 100)) for chain in range(300)]
     for second, chain in enumerate(chains):
-        policy.asked([(0, chain)], 16, float(second))
+        policy.asked(chain, 0, float(second))
         policy.study()
         policy.validate()
     policy.full(25_000)
     for second, chain in enumerate(chains):
-        policy.asked([(0, chain)], 16, 300.0 + second)
+        policy.asked(chain, policy.sample_mask >> 1, 300.0 + second)
         policy.study()
     policy.validate()
     assert len(policy._shadows[0]) <= SHADOW_ROWS_MAX
     policy.full(200)  # most of what was asked for is not kept after all
-    policy.asked([(0, chains[0])], 16, 600.0)
+    policy.asked(chains[0], 0, 600.0)
     policy.study()
     policy.validate()
     assert len(policy._shadows[0]) == 100
@@ -120,9 +126,9 @@ def test_repeated_questions_of_one_request_are_one_use() -> None:
     held = Request(0, 1, 1, [1])
     policy = AdaptiveCredit()
     for second in range(4):
-        policy.asked([(0, hashed(held.hash_ids[0]))], 16, float(second))
+        policy.asked(names(held.hash_ids[0]), 0, float(second))
     policy.study()
     assert policy._history[name(1)] == (1, 0.0)
-    policy.asked([(0, hashed(1))], 16, 10.0)
+    policy.asked(names(1), 0, 10.0)
     policy.study()
     assert policy._history[name(1)] == (2, 10.0)

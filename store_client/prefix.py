@@ -1,0 +1,76 @@
+"""The longest ready prefix of a chain, found with few bytes: a few hashes of every run, then those of a short gap.
+
+All hashes of a prompt of 5,000 blocks are 160 KB, which cost far more time to send than the master needs to
+answer. Readiness is monotone along a run (invariant I1), so every 32nd hash tells where the prefix ends but for a gap
+of 31 blocks, and those are asked for in a second message. Short prompts, misses and whole hits need no second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.messages import Match, Probe, ProbedRun
+from moonpool.schemas.packed import join_hashes
+from moonpool.schemas.runs import FIRST_BOUNDARY, split_runs
+
+STRIDE_BLOCKS = 32
+"""Of runs after the first, whose 64 hashes are sent whole: 7 KB for a prompt of 5,000 blocks."""
+
+
+class PrefixSearch:
+    """One chain's search. Pure: makes the messages and takes the answers."""
+
+    def __init__(self, spec: KeyspaceSpec, hashes: Sequence[bytes]) -> None:
+        """Raises nothing: `packed` of a wrong size is the caller's to refuse."""
+        self._keyspace = spec.digest()
+        self._size = spec.hash_bytes
+        self._packed = join_hashes(hashes)
+        self._runs = [(first, count, _stride(first)) for first, count in split_runs(0, len(hashes))]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all hashes."""
+        return len(self._packed)
+
+    def probe(self, sample_mask: int, lease_ms: int = 3000) -> Probe:
+        """The first message. `sample_mask`: which hashes the master wants to learn from, as it said last."""
+        runs = [
+            ProbedRun(first, count, stride, self._points(first, count, stride))
+            for first, count, stride in self._runs
+        ]
+        return Probe(self._keyspace, runs, lease_ms, self._sample(sample_mask), sample_mask)
+
+    def gap(self, ready: Sequence[int], lease_ms: int = 3000) -> tuple[int, Match | None]:
+        """What the first answer tells: blocks that are ready, and the question how many more there are, if any."""
+        total = 0
+        for (first, count, stride), found in zip(self._runs, ready, strict=False):
+            total = first + min(found, count)
+            if found < count:
+                # An answer between two points is exact: the master has cut it at a copy that it can't reach.
+                end = first + min(found + stride, count) - 1
+                if found % stride or end == total:
+                    return total, None
+                packed = self._packed[total * self._size : end * self._size]
+                return total, Match(self._keyspace, [(total, packed)], lease_ms)
+        return total, None
+
+    def _points(self, first: int, count: int, stride: int) -> bytes:
+        size, packed = self._size, self._packed
+        if stride == 1:
+            return packed[first * size : (first + count) * size]
+        points = [*range(first + stride - 1, first + count - 1, stride), first + count - 1]
+        return b"".join([packed[at * size : (at + 1) * size] for at in points])
+
+    def _sample(self, mask: int) -> bytes:
+        if mask < 0:
+            return b""
+        names = np.frombuffer(self._packed, dtype="<u8")[:: self._size // 8]
+        sampled: bytes = names[(names & np.uint64(mask)) == 0].tobytes()
+        return sampled
+
+
+def _stride(first: int) -> int:
+    return STRIDE_BLOCKS if first >= FIRST_BOUNDARY else 1
