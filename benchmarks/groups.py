@@ -5,25 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
+from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.results import Result
+from moonpool.benchmarks.scale import Scale
 from moonpool.schemas.errors import InvalidParams
 
-GROUPS: dict[str, str] = {
-    "lookup": "match of a prompt's blocks at a master that holds many",
-    "memory": "bytes of master memory a block",
-    "vllm": "what the connector costs vLLM on a cold pool (minutes)",
+GROUPS: dict[str, tuple[str, str]] = {
+    "lookup": ("lookup_group", "match of a prompt's blocks at a master that holds many"),
+    "exist": ("exist_group", "which of some plain keys are there"),
+    "put": ("data_group", "puts of batches of large objects"),
+    "get": ("data_group", "gets of batches of large objects"),
+    "small": ("data_group", "objects of 4 KiB by the thousand"),
+    "latency": ("data_group", "one object at a time"),
+    "memory": ("memory_group", "bytes of master memory a block"),
+    "vllm": ("vllm_group", "what the connector costs vLLM on a cold pool (minutes)"),
 }
-"""Name and what it measures. The module is moonpool.benchmarks.<name>_group."""
+"""Name, module of moonpool.benchmarks, and what it measures."""
 
-DEFAULT = ("lookup", "memory")
+DEFAULT = tuple(name for name in GROUPS if name != "vllm")
 
 
-def run_groups(names: Sequence[str]) -> list[Result]:
-    """Runs the groups in the order given (none: the quick ones). Raises InvalidParams for an unknown name."""
+def run_groups(names: Sequence[str], scale: Scale, progress: Progress) -> list[Result]:
+    """Runs the groups (none: all but those that need an engine). Raises InvalidParams for an unknown name."""
     for name in names:
         if name not in GROUPS:
             raise InvalidParams(field="GROUP", value=name, allowed=", ".join(GROUPS))
+    wanted = names or DEFAULT
     results: list[Result] = []
-    for name in names or DEFAULT:
-        results += import_module(f"moonpool.benchmarks.{name}_group").run()
+    for module in dict.fromkeys(GROUPS[name][0] for name in wanted):
+        mine = frozenset(name for name in wanted if GROUPS[name][0] == module)
+        progress.group(", ".join(sorted(mine)))
+        found: list[Result] = import_module(f"moonpool.benchmarks.{module}").run(scale, progress, mine)
+        results += [result for result in found if result.group in wanted]
+    progress.done()
     return results

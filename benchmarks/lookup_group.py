@@ -11,7 +11,9 @@ import sys
 import threading
 
 from moonpool.benchmarks.paper_node import PaperNode, chain_entries
+from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.results import Result, summarise
+from moonpool.benchmarks.scale import Scale
 from moonpool.benchmarks.servers import MasterServer
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 
@@ -35,7 +37,7 @@ def chain(name: str, blocks: int = PROMPT_BLOCKS) -> list[bytes]:
     return [stem + index.to_bytes(8, "little") for index in range(blocks)]
 
 
-def run() -> list[Result]:
+def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result]:
     """All lookup cases."""
     results = []
     for world in (1, 8):

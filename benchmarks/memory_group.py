@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from moonpool.benchmarks.lookup_group import bench_spec, chain
 from moonpool.benchmarks.paper_node import PaperNode, chain_entries
+from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.results import Result
+from moonpool.benchmarks.scale import Scale
 from moonpool.benchmarks.servers import MasterServer, resident_bytes
 
 BLOCKS = 1_000_000
 WORLD = 8
 
 
-def run() -> list[Result]:
+def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result]:
     """One case: memory_tp8."""
     spec = bench_spec(WORLD)
     with MasterServer() as master:

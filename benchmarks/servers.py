@@ -71,16 +71,16 @@ class MasterServer(Server):
 class NodeServer(Server):
     """A node of that master."""
 
-    def __init__(self, master: str, size_bytes: int, run_dir: str) -> None:
-        flags = [
-            "--master",
-            master,
-            "--name",
-            "bench",
-            "--size",
-            str(size_bytes),
-            "--run-dir",
-            run_dir,
-            "--forget",
-        ]
-        super().__init__("moonpool.store_client.node", flags)
+    def __init__(
+        self, master: str, size_bytes: int, run_dir: str, *, name: str = "bench", checksums: bool = True
+    ) -> None:
+        flags = {
+            "--master": master,
+            "--name": name,
+            "--size": str(size_bytes),
+            "--run-dir": run_dir,
+            "--checksums": str(checksums).lower(),
+        }
+        super().__init__(
+            "moonpool.store_client.node", [*(x for flag in flags.items() for x in flag), "--forget"]
+        )

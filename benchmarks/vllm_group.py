@@ -12,7 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.results import Result
+from moonpool.benchmarks.scale import Scale
 from moonpool.benchmarks.servers import MasterServer, NodeServer
 from moonpool.connector.demo.engine import EngineProcess, engine_options
 from moonpool.connector.demo.model import ensure_model
@@ -24,7 +26,7 @@ POOL_BYTES = 4 << 30
 BOOTSTRAPS = 2000
 
 
-def run() -> list[Result]:
+def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result]:
     """One case: how long the first token takes with the connector, over how long without."""
     model = ensure_model(Path("~/.cache/moonpool").expanduser(), lambda text: print(text, file=sys.stderr))
     with tempfile.TemporaryDirectory(prefix="moonpool-bench-") as folder:

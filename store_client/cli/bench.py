@@ -1,4 +1,4 @@
-"""`moonpool bench`: what the pool costs on this machine."""
+"""`moonpool bench`: what the pool costs on this machine, beside Mooncake Store."""
 
 from __future__ import annotations
 
@@ -12,32 +12,27 @@ from moonpool.store_client.cli.options import AsJson
 def bench(
     groups: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[GROUP]...", help="Any of lookup, memory, vllm; none: the quick ones."),
+        typer.Argument(
+            metavar="[GROUP]...",
+            help="Any of lookup, exist, put, get, small, latency, churn, mixed, memory, recovery, vllm; none: all"
+            " but vllm.",
+        ),
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes, few samples: to see that it works.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the hot paths, with contents verified."""
-    from moonpool.benchmarks.groups import DEFAULT, run_groups
+    """Measure the hot paths beside Mooncake Store and the machine's limits, with contents verified."""
+    from moonpool.benchmarks.groups import run_groups
+    from moonpool.benchmarks.progress import Progress
     from moonpool.benchmarks.results import as_json as document
-    from moonpool.store_client.cli.output import print_json, print_table, say
+    from moonpool.benchmarks.scale import FULL, QUICK
+    from moonpool.benchmarks.table import COLUMNS, rows
+    from moonpool.store_client.cli.output import print_json, print_table
 
-    say(f"running {', '.join(groups or DEFAULT)}; this takes minutes")
-    results = run_groups(groups or [])
+    results = run_groups(groups or [], QUICK if quick else FULL, Progress())
     if as_json:
         print_json(document(results))
-        return
-    rows = [
-        (
-            r.group,
-            r.case,
-            r.subject,
-            f"{r.median:.4g}",
-            f"{r.p99:.4g}",
-            r.unit,
-            r.samples,
-            "yes" if r.verified else "",
-        )
-        for r in results
-    ]
-    columns = ("group", "case", "subject", "median", "p99", "unit", "samples", "verified")
-    print_table("Benchmarks", columns, rows)
+    else:
+        print_table("Benchmarks", COLUMNS, rows(results))

@@ -1,0 +1,86 @@
+"""Memory that all subjects of a run share: bytes to put, and room to get them back into.
+
+Only one subject works at a time, so sharing costs nothing, and every subject moves the same bytes from and to the same
+places. An object's fragments lie as an engine's layers do: one stretch a layer, the object a row of each, rows in
+random order; so neither fragments nor objects are neighbours.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A batch of equal objects. `place` moves it through the arena, so that it doesn't find its bytes in a cache;
+    `order` is the seed of its rows."""
+
+    count: int
+    size: int
+    fragments: int = 1
+    place: int = 0
+    order: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all objects."""
+        return self.count * self.size
+
+
+class Arena:
+    """A file in shared memory: `half_bytes` of random bytes, and as much room for what comes back."""
+
+    def __init__(self, path: Path, half_bytes: int) -> None:
+        self.path, self.half_bytes = path, half_bytes
+        with path.open("r+b") as file:
+            self._mmap = mmap.mmap(file.fileno(), 2 * half_bytes)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(self._mmap, dtype=np.uint8)
+        self.address: int = self.bytes.ctypes.data
+        self.total_bytes = 2 * half_bytes
+
+    @staticmethod
+    def make(path: Path, half_bytes: int) -> Arena:
+        """A new one, filled."""
+        with path.open("xb") as file:
+            os.posix_fallocate(file.fileno(), 0, 2 * half_bytes)
+        arena = Arena(path, half_bytes)
+        words = arena.bytes.view(np.uint64)
+        words[: len(words) // 2] = np.random.default_rng(6).integers(
+            0, 1 << 64, len(words) // 2, dtype=np.uint64
+        )
+        arena.bytes[half_bytes:] = 0
+        return arena
+
+    def start(self, shape: Shape) -> int:
+        """Where the batch begins in either half."""
+        room = (self.half_bytes - shape.total_bytes) // PAGE_BYTES + 1
+        return shape.place * (shape.total_bytes // PAGE_BYTES + 1) % room * PAGE_BYTES
+
+    def pieces(self, shape: Shape, *, back: bool) -> tuple[list[list[int]], list[list[int]]]:
+        """Addresses and sizes of each object's fragments; `back`: in the half for what comes back."""
+        piece = shape.size // shape.fragments
+        first = self.address + self.start(shape) + (self.half_bytes if back else 0)
+        rows = np.random.default_rng(shape.order).permutation(shape.count)
+        layers = np.arange(shape.fragments, dtype=np.int64) * (shape.count * piece)
+        addresses = first + layers[np.newaxis, :] + rows[:, np.newaxis] * piece
+        return addresses.tolist(), [[piece] * shape.fragments] * shape.count
+
+    def wipe(self, shape: Shape) -> None:
+        """Forgets what came back."""
+        first = self.half_bytes + self.start(shape)
+        self.bytes[first : first + shape.total_bytes] = 0
+
+    def came_back(self, shape: Shape) -> bool:
+        """Whether every byte is what was put."""
+        first = self.start(shape)
+        put = self.bytes[first : first + shape.total_bytes]
+        back = self.bytes[self.half_bytes + first : self.half_bytes + first + shape.total_bytes]
+        return bool(np.array_equal(put, back))

@@ -1,0 +1,113 @@
+"""Who takes part: servers and workers of one place, started together and ended together."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from moonpool.benchmarks.arena import Arena
+from moonpool.benchmarks.opponents import (
+    MOONCAKE_ENVIRONMENT,
+    MOONCAKE_POOLS,
+    MooncakeMaster,
+    RedisServer,
+    mooncake_is_here,
+    redis_is_here,
+)
+from moonpool.benchmarks.servers import MasterServer, NodeServer
+from moonpool.benchmarks.workers import Worker
+
+PLACES = ("host", "tcp")
+SUMS = "moonpool-sums"
+"""Moonpool with checksums: its nodes compute them, its reads compare them."""
+
+WARM_BYTES = 1 << 20
+
+
+class Cast:
+    """Starts what a group needs. `pool_bytes`: of each store; `arena_bytes`: a half of the arena."""
+
+    def __init__(self, stack: ExitStack, pool_bytes: int, arena_bytes: int) -> None:
+        self._stack = stack
+        self._pool_bytes = pool_bytes
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="moonpool-bench-", dir="/dev/shm"))
+        )
+        self._run_dir = str(folder)
+        self._arena = Arena.make(folder / "arena", arena_bytes)
+
+    def members(
+        self, place: str, *, redis: bool = True, limit: bool = True, sums: bool = True
+    ) -> list[Worker]:
+        """The workers of one place: host (the fastest way on one host) or tcp (as if on another)."""
+        found = [self.moonpool("moonpool", place)]
+        if sums:
+            found.append(self.moonpool(SUMS, place))
+        if mooncake_is_here():
+            found += self.mooncake(place)
+        if redis and place == "tcp" and redis_is_here():
+            server = self._stack.enter_context(RedisServer())
+            found.append(self._worker("redis", "redis", {"port": server.port}))
+        if limit:
+            kind = "memcpy" if place == "host" else "socket"
+            found.append(self._worker("limit", kind, {"size_bytes": self._arena.half_bytes}))
+        return found
+
+    def moonpool(self, name: str, place: str, *, clients: int = 1) -> Worker:
+        """A pool of our own and a client of it."""
+        checked = name == SUMS
+        master = self._stack.enter_context(MasterServer())
+        self._stack.enter_context(
+            NodeServer(master.address, self._pool_bytes, self._run_dir, name=name, checksums=checked)
+        )
+        return self.moonpool_client(name, place, master.address)
+
+    def moonpool_client(self, name: str, place: str, master: str) -> Worker:
+        """One more client of a pool."""
+        transport = "shm" if place == "host" else "tcp"
+        options = {
+            "master": master,
+            "run_dir": self._run_dir,
+            "transport": transport,
+            "verify": name == SUMS,
+        }
+        return self._worker(name, "moonpool", options)
+
+    def mooncake(self, place: str) -> list[Worker]:
+        """On one host the client owns the memory; over tcp another process does, with and without pooled sockets."""
+        if place == "host":
+            master = self._stack.enter_context(MooncakeMaster())
+            return [self._mooncake("mooncake", master.address, self._pool_bytes)]
+        found = []
+        for name in MOONCAKE_POOLS:
+            master = self._stack.enter_context(MooncakeMaster())
+            self._mooncake(name, master.address, self._pool_bytes)
+            found.append(self._mooncake(name, master.address, 0))
+        return found
+
+    def _mooncake(self, name: str, master: str, segment_bytes: int) -> Worker:
+        worker = Worker(
+            name,
+            "mooncake",
+            {"master": master, "segment_bytes": segment_bytes},
+            self._arena,
+            {**MOONCAKE_ENVIRONMENT, **MOONCAKE_POOLS[name]},
+        )
+        worker = self._stack.enter_context(worker)
+        if segment_bytes:  # touch its memory, which Mooncake leaves to the first puts
+            count = segment_bytes * 8 // 10 // WARM_BYTES
+            worker.ask("fill", prefix="warm-", count=count, size=WARM_BYTES, batch=8)
+            worker.ask("remove", prefix="warm-", count=count)
+        return worker
+
+    def _worker(self, name: str, kind: str, options: dict[str, object]) -> Worker:
+        return self._stack.enter_context(Worker(name, kind, options, self._arena))
+
+
+@contextmanager
+def cast(pool_bytes: int, arena_bytes: int) -> Iterator[Cast]:
+    """A cast that leaves with the block."""
+    with ExitStack() as stack:
+        yield Cast(stack, pool_bytes, arena_bytes)

@@ -1,0 +1,129 @@
+"""Servers of other stores, on free ports of the loopback interface, with the settings that suit them best."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from moonpool.schemas.errors import RpcFailed
+from moonpool.store_client.children import start_child, stop_child
+
+START_TIMEOUT_S = 30.0
+
+MOONCAKE_ENVIRONMENT = {
+    "MC_LOG_LEVEL": "ERROR",
+    "MC_YLT_LOG_LEVEL": "critical",
+    "MC_STORE_MEMCPY": "1",
+    # With the defaults a remote call of more than about 1,024 fragments fails.
+    "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": "65535",
+    "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER": "65535",
+    "MC_TCP_ADMISSION_TIMEOUT_MS": "600000",
+}
+"""Read when Mooncake's library is loaded."""
+
+MOONCAKE_POOLS: Mapping[str, Mapping[str, str]] = {
+    "mooncake": {"MC_TCP_ENABLE_CONNECTION_POOL": "0"},
+    "mooncake-pool": {"MC_TCP_ENABLE_CONNECTION_POOL": "1"},
+}
+"""Which one is faster differs from shape to shape: both run, and each case counts the better one."""
+
+
+def mooncake_is_here() -> bool:
+    """Whether its wheel is installed."""
+    return importlib.util.find_spec("mooncake") is not None
+
+
+def redis_is_here() -> bool:
+    """Whether its server and a client are installed."""
+    return bool(shutil.which("redis-server")) and importlib.util.find_spec("redis") is not None
+
+
+class OtherServer:
+    """A server that is up when its port takes connections, between `with` and its end."""
+
+    def __init__(self) -> None:
+        self.port = _free_port()
+
+    def command(self) -> Sequence[str]:
+        """What starts it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._log = tempfile.TemporaryFile()
+        self._process = start_child(
+            self.command(), environment=dict(os.environ), stdout=self._log, stderr=subprocess.STDOUT
+        )
+        end_s = time.monotonic() + START_TIMEOUT_S
+        while not _listens(self.port):
+            if self._process.poll() is not None or time.monotonic() > end_s:
+                said = os.pread(self._log.fileno(), 1 << 16, 0).decode(errors="replace")
+                self.__exit__(None, None, None)
+                raise RpcFailed(peer=self.command()[0], reason=f"did not start:\n{said}")
+            time.sleep(0.02)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stop_child(self._process, grace_s=2.0)
+        self._log.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the server."""
+        return self._process.pid
+
+
+class MooncakeMaster(OtherServer):
+    """mooncake_master. Leases are shorter than its default, so that a full pool may evict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.address = f"127.0.0.1:{self.port}"
+        self._metrics_port = _free_port()
+
+    def command(self) -> Sequence[str]:
+        """See OtherServer."""
+        return [
+            str(_package("mooncake") / "mooncake_master"),
+            f"--rpc_port={self.port}",
+            f"--metrics_port={self._metrics_port}",
+            "--minloglevel=3",
+            "--default_kv_lease_ttl=5000",
+        ]
+
+
+class RedisServer(OtherServer):
+    """redis-server that writes nothing to a disk."""
+
+    def command(self) -> Sequence[str]:
+        """See OtherServer."""
+        return ["redis-server", "--port", str(self.port), "--save", "", "--appendonly", "no"]
+
+
+def _package(name: str) -> Path:
+    """The folder of a package, which is not imported."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

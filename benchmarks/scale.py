@@ -1,0 +1,61 @@
+"""How large a run is: in full, or the quick form that a test runs to see that every case works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Numbers that the groups read. `samples`: at most, a case; `case_s`: no new sample after so long."""
+
+    quick: bool
+    samples: int
+    case_s: float
+    pool_bytes: int
+    arena_bytes: int
+    sizes: dict[str, int]
+    batches: dict[str, int]
+    small_batch: int
+    calls: int
+    keys: int
+    lookup_blocks: int
+    prompt_blocks: int
+    churn_pool_bytes: int
+    churn_s: float
+
+
+FULL = Scale(
+    quick=False,
+    samples=11,
+    case_s=5.0,
+    pool_bytes=1280 << 20,
+    arena_bytes=513 << 20,
+    sizes={"64k": 64 << 10, "256k": 256 << 10, "1m": 1 << 20, "4m": 4 << 20},
+    batches={"b16": 16, "b128": 128},
+    small_batch=1000,
+    calls=300,
+    keys=300_000,
+    lookup_blocks=300_000,
+    prompt_blocks=5000,
+    churn_pool_bytes=1 << 30,
+    churn_s=1.0,
+)
+
+QUICK = Scale(
+    quick=True,
+    samples=2,
+    case_s=0.0,
+    pool_bytes=64 << 20,
+    arena_bytes=12 << 20,
+    # Names stay, so that both forms have the same cases; what they name shrinks.
+    sizes={"64k": 16 << 10, "256k": 32 << 10, "1m": 64 << 10, "4m": 80 << 10},
+    batches={"b16": 2, "b128": 4},
+    small_batch=50,
+    calls=4,
+    keys=2000,
+    lookup_blocks=2000,
+    prompt_blocks=500,
+    churn_pool_bytes=24 << 20,
+    churn_s=0.1,
+)

@@ -1,0 +1,1 @@
+"""What is measured: Moonpool, its opponents, and the machine's own limits, behind one seam."""

@@ -1,0 +1,40 @@
+"""Results as people read them: one row a case and subject."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moonpool.benchmarks.results import Result
+
+COLUMNS = ("case", "subject", "median", "quartiles", "p99", "unit", "n", "/mooncake", "/limit", "ok")
+
+
+def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """Cells of the table, in the order of COLUMNS."""
+    return [
+        (
+            result.case,
+            result.subject,
+            number(result.median),
+            f"{number(result.low)}-{number(result.high)}",
+            number(result.p99),
+            result.unit,
+            str(result.samples),
+            times(result.ratio_to_mooncake),
+            times(result.ratio_to_limit),
+            "yes" if result.verified else "NO",
+        )
+        for result in results
+    ]
+
+
+def number(value: float | None) -> str:
+    """Three digits that count."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def times(ratio: float | None) -> str:
+    """A ratio, empty where nothing was compared."""
+    return "" if ratio is None else f"{number(ratio)}x"

@@ -1,0 +1,48 @@
+"""Put and get of batches: four sizes, three numbers of fragments, two batch sizes, same host and tcp.
+
+Names: <put|get>_<host|tcp>_<size>_f<fragments>_<batch>, and the same with _sums where checksums are computed and
+compared. A subject puts a batch and gets it back; every byte is compared.
+"""
+
+from __future__ import annotations
+
+from moonpool.benchmarks.arena import Shape
+from moonpool.benchmarks.progress import Progress
+from moonpool.benchmarks.results import Result
+from moonpool.benchmarks.scale import Scale
+from moonpool.benchmarks.trials import Samples, rounds
+from moonpool.benchmarks.workers import Worker
+
+FRAGMENTS = (1, 32, 128)
+REDIS_SHAPES = ("64k_f1_b16", "1m_f1_b16")
+
+
+def cases(scale: Scale, workers: list[Worker], place: str, progress: Progress) -> list[Result]:
+    """All put and get cases of one place."""
+    results = []
+    for size_name, size in scale.sizes.items():
+        for fragments in FRAGMENTS:
+            for batch_name, batch in scale.batches.items():
+                name = f"{size_name}_f{fragments}_{batch_name}"
+                progress.step(f"put, get {place} {name}")
+                mine = [w for w in workers if w.name != "redis" or name in REDIS_SHAPES]
+                results += _case(scale, mine, f"{place}_{name}", Shape(batch, size, fragments))
+    return results
+
+
+def _case(scale: Scale, workers: list[Worker], name: str, shape: Shape) -> list[Result]:
+    puts = Samples(f"put_{name}", "put", "GB/s")
+    gets = Samples(f"get_{name}", "get", "GB/s")
+    for number, order in rounds(scale, workers):
+        here = Shape(shape.count, shape.size, shape.fragments, place=number + 1, order=number + 1)
+        prefix = f"{name}-{number}-"
+        # Checksums of a put are computed behind it, so gets come after everybody's puts.
+        for samples, do, workers_now in ((puts, "put", order), (gets, "get", order[::-1])):
+            for worker in workers_now:
+                answer = worker.ask(do, prefix=prefix, shape=here)
+                if number >= 0:
+                    rate = here.total_bytes / answer["seconds"] / 1e9
+                    samples.add(worker.name, [rate], answer["verified"])
+        for worker in order:
+            worker.ask("remove", prefix=prefix, count=here.count)
+    return [*puts.results(), *gets.results()]

@@ -1,0 +1,66 @@
+"""Trials: every subject does the same, in random order, again and again; then medians and ratios."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from moonpool.benchmarks.cast import SUMS
+from moonpool.benchmarks.results import Result, compare, summarise
+from moonpool.benchmarks.scale import Scale
+from moonpool.benchmarks.workers import Worker
+
+MIN_SAMPLES = 5
+
+
+class Samples:
+    """What each subject did in one case. Of several subjects of one name's family the best one counts."""
+
+    def __init__(self, case: str, group: str, unit: str) -> None:
+        self.case, self.group, self.unit = case, group, unit
+        self._values: dict[str, list[float]] = {}
+        self._verified: dict[str, bool] = {}
+
+    def add(self, subject: str, values: Sequence[float], verified: bool) -> None:
+        """Some measurements in the unit of the case."""
+        self._values.setdefault(subject, []).extend(values)
+        self._verified[subject] = self._verified.get(subject, True) and verified
+
+    def results(self) -> list[Result]:
+        """One a subject; Moonpool with checksums is a case of its own."""
+        found: dict[str, Result] = {}
+        for name, values in self._values.items():
+            subject = name.split("-")[0] if name != SUMS else name
+            result = summarise(self.case, self.group, subject, values, self.unit, self._verified[name])
+            if subject not in found or result.better_than(found[subject]):
+                found[subject] = result
+        return compare(found, SUMS)
+
+
+def rounds(
+    scale: Scale, workers: Sequence[Worker], *, warm: bool = True
+) -> Iterator[tuple[int, list[Worker]]]:
+    """(number, the workers in random order) of each trial. Number -1 is for warming up and doesn't count."""
+    rng = random.Random(0)
+    end_s = time.monotonic() + scale.case_s
+    first = -1 if warm and not scale.quick else 0
+    for number in range(first, scale.samples):
+        if number >= MIN_SAMPLES and time.monotonic() > end_s:
+            return
+        yield number, rng.sample(list(workers), len(workers))
+
+
+Trial = Callable[[Worker, int], tuple[Sequence[float], bool]]
+
+
+def measure(
+    samples: Samples, scale: Scale, workers: Sequence[Worker], trial: Trial, *, warm: bool = True
+) -> list[Result]:
+    """Lets every worker do `trial` again and again; returns the case's results."""
+    for number, order in rounds(scale, workers, warm=warm):
+        for worker in order:
+            values, verified = trial(worker, number)
+            if number >= 0:
+                samples.add(worker.name, values, verified)
+    return samples.results()

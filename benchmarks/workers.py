@@ -1,0 +1,96 @@
+"""The parent's side of worker.py: one process a subject, asked one after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from moonpool.benchmarks.arena import Arena, Shape
+from moonpool.schemas.errors import RpcFailed
+from moonpool.store_client.children import start_child, stop_child
+
+
+class Worker:
+    """A subject in a process of its own, between `with` and its end. `name`: as results call it."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        options: Mapping[str, object],
+        arena: Arena,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        arguments = [kind, json.dumps(dict(options)), str(arena.path), str(arena.half_bytes)]
+        self._command = [sys.executable, "-m", "moonpool.benchmarks.worker", *arguments]
+        self._environment = {**os.environ, **(environment or {})}
+
+    def __enter__(self) -> Self:
+        self._log = tempfile.TemporaryFile()
+        self._process = start_child(
+            self._command,
+            environment=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+        self._answer()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        stop_child(self._process, grace_s=5.0)
+        self._log.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def send(self, do: str, **arguments: object) -> None:
+        """Begins a command; `receive` waits for its answer."""
+        assert self._process.stdin is not None
+        for name, value in arguments.items():
+            if isinstance(value, Shape):
+                arguments[name] = asdict(value)
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # `receive` tells what it said
+
+    def receive(self) -> dict[str, Any]:
+        """The answer to the last command. Raises RpcFailed where the process has died."""
+        return self._answer()
+
+    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        """A command and its answer."""
+        self.send(do, **arguments)
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            said = os.pread(self._log.fileno(), 1 << 16, 0).decode(errors="replace")
+            raise RpcFailed(peer=f"the benchmark of {self.name}", reason=f"ended:\n{said[-4000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def new_arena(folder: Path, half_bytes: int) -> Arena:
+    """An arena in shared memory. `folder`: on a tmpfs."""
+    return Arena.make(folder / "arena", half_bytes)

@@ -1,0 +1,71 @@
+"""`moonpool bench --quick`: every case is there, and what it moved was compared. Nothing is timed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.mooncake
+
+PLACES = ("host", "tcp")
+SHAPES = [
+    f"{size}_f{fragments}_{batch}"
+    for size, fragments, batch in itertools.product(
+        ("64k", "256k", "1m", "4m"), (1, 32, 128), ("b16", "b128")
+    )
+]
+KEYS = {"case", "group", "subject", "median", "p99", "unit", "samples", "ratio_to_mooncake", "ratio_to_limit"}
+
+
+def data_cases() -> set[tuple[str, str]]:
+    """(group, case) of put, get, small and latency; with and without checksums."""
+    found = {
+        (do, f"{do}_{place}_{shape}")
+        for do, place, shape in itertools.product(("put", "get"), PLACES, SHAPES)
+    }
+    for do, place in itertools.product(("put", "get"), PLACES):
+        found.add(("small", f"small_{do}_{place}"))
+        found |= {("latency", f"latency_{do}_{place}_{size}") for size in ("4k", "64k")}
+    return found | {(group, f"{case}_sums") for group, case in found}
+
+
+def exist_cases() -> set[tuple[str, str]]:
+    counts, shapes = (1, 100, 1000, 5000), ("hit", "miss")
+    return {("exist", f"exist_{count}_{shape}") for count, shape in itertools.product(counts, shapes)}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    groups = ["exist", "put", "get", "small", "latency"]
+    command = [sys.executable, "-m", "moonpool.store_client.cli.main", "bench", *groups, "--quick", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_every_case_is_there(document: dict[str, Any]) -> None:
+    assert document.keys() == {"machine", "cases"}
+    assert all(case.keys() == KEYS | {"verified"} for case in document["cases"])
+    ours = {(case["group"], case["case"]) for case in document["cases"] if case["subject"] == "moonpool"}
+    assert ours == data_cases() | exist_cases()
+
+
+def test_opponents_and_limits_ran_beside_it(document: dict[str, Any]) -> None:
+    plain = {case for case in data_cases() if not case[1].endswith("_sums")}
+    for subject, wanted in {"mooncake": plain | exist_cases(), "limit": plain}.items():
+        assert {(c["group"], c["case"]) for c in document["cases"] if c["subject"] == subject} == wanted
+    for case in document["cases"]:
+        compared = case["subject"] == "moonpool"
+        assert (case["ratio_to_mooncake"] is not None) >= compared
+        assert (case["ratio_to_limit"] is not None) >= (compared and case["group"] != "exist")
+
+
+def test_contents_were_verified(document: dict[str, Any]) -> None:
+    assert [case for case in document["cases"] if not case["verified"]] == []
+    assert all(case["samples"] >= 1 and case["median"] > 0 for case in document["cases"])
