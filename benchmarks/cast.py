@@ -60,7 +60,7 @@ class Cast:
         checked = name == SUMS
         master = self._stack.enter_context(MasterServer())
         self._stack.enter_context(
-            NodeServer(master.address, self._pool_bytes, self._run_dir, name=name, checksums=checked)
+            NodeServer(master.address, self._pool_bytes, self._run_dir, checksums=checked)
         )
         return self.moonpool_client(name, place, master.address)
 

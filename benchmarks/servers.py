@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sys
 import tempfile
 import time
@@ -71,12 +72,10 @@ class MasterServer(Server):
 class NodeServer(Server):
     """A node of that master."""
 
-    def __init__(
-        self, master: str, size_bytes: int, run_dir: str, *, name: str = "bench", checksums: bool = True
-    ) -> None:
+    def __init__(self, master: str, size_bytes: int, run_dir: str, *, checksums: bool = True) -> None:
         flags = {
             "--master": master,
-            "--name": name,
+            "--name": f"bench-{secrets.token_hex(4)}",
             "--size": str(size_bytes),
             "--run-dir": run_dir,
             "--checksums": str(checksums).lower(),
