@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from support.etcd_server import EtcdServer, open_etcd
 
 from moonpool.master.store.base import Changes, Condition, Delete, DeletePrefix, MetadataStore, Put
 from moonpool.master.store.file import FileStore
@@ -18,9 +19,22 @@ T_S = 30.0
 """A deadline that a loaded machine keeps."""
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "file", pytest.param("etcd", marks=pytest.mark.etcd)])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataStore]:
-    made = MemoryStore() if request.param == "memory" else FileStore(tmp_path / "hard-state")
+    made: MetadataStore
+    if request.param == "memory":
+        made = MemoryStore()
+    elif request.param == "file":
+        made = FileStore(tmp_path / "hard-state")
+    else:
+        server: EtcdServer = request.getfixturevalue("etcd")
+        made = open_etcd(server, f"/moonpool/{tmp_path.name}/".encode())
     yield made
     await made.close()
 
