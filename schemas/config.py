@@ -36,6 +36,23 @@ class MasterSettings(Settings):
     http_port: int = Field(
         0, ge=0, le=65535, description="port of the REST interface and of /metrics; 0: none (serve picks one)"
     )
+    store: str = Field(
+        "memory",
+        description="where hard state is kept: memory, file:PATH or etcd://HOST:PORT;HOST:PORT (serve: a file)",
+    )
+    cluster: str = Field(
+        "default",
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        description="the cluster's name, a prefix of all keys in etcd",
+    )
+    etcd_user: str = Field("", description="user to sign in to etcd as; empty: none")
+    etcd_password_file: str = Field("", description="file that holds that user's password")
+    etcd_ca: str = Field(
+        "", description="PEM file of the authority that etcd's certificates must be of; empty: no TLS"
+    )
+    etcd_cert: str = Field("", description="PEM file of the certificate to show to etcd")
+    etcd_key: str = Field("", description="PEM file of that certificate's key")
+    store_timeout_s: float = Field(3.0, gt=0, description="how long a request waits for the store at most")
 
 
 class NodeSettings(Settings):
