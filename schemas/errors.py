@@ -2,12 +2,12 @@
 
 MoonpoolError                         code   Mooncake's number where the meaning is the same
 ├── InternalError                       -1   a bug of ours; the message says where
-├── CorruptStore                     -2018   a file of hard state is damaged in its middle
 ├── BadInput
 │   ├── InvalidParams                 -600   a field with a value that isn't allowed
 │   ├── InvalidKey                    -400   a key text that doesn't parse
 │   ├── TooLarge                     -2006   larger than a page, a frame, a batch
 │   ├── ConfigError                  -2012   a settings file, variable or flag
+│   ├── CorruptStore                 -2018   a file of hard state is damaged in its middle
 │   └── KeyspaceUnknown              -2003   register it first
 ├── Miss
 │   ├── NotFound                      -704
@@ -64,16 +64,6 @@ class InternalError(MoonpoolError):
     code = -1
 
 
-class CorruptStore(MoonpoolError):
-    """Facts: path, offset, reason."""
-
-    code = -2018
-    sentence = (
-        "{path} is damaged at {offset}: {reason}; acknowledged records are lost. "
-        "Restore a copy, or move the file away to begin with none"
-    )
-
-
 class BadInput(MoonpoolError):
     """The caller can mend it."""
 
@@ -111,6 +101,16 @@ class KeyspaceUnknown(BadInput):
 
     code = -2003
     sentence = "keyspace {keyspace} isn't known here; call register_keyspace first"
+
+
+class CorruptStore(BadInput):
+    """Facts: path, offset, reason."""
+
+    code = -2018
+    sentence = (
+        "{path} is damaged at {offset}: {reason}; acknowledged records are lost. "
+        "Restore a copy, or move the file away to begin with none"
+    )
 
 
 class Miss(MoonpoolError):
