@@ -26,6 +26,7 @@ from moonpool.schemas.messages import (
     Clear,
     ClusterMap,
     Done,
+    Drain,
     Drop,
     DropDone,
     DropList,
@@ -102,6 +103,7 @@ class MasterCore:
             ListKeyspaces: self._list_keyspaces,
             GetClusterMap: self._cluster_map,
             GetStatus: self._get_status,
+            Drain: self._drain,
             Announce: self._announce,
             Heartbeat: self._heartbeat,
             Report: self._report,
@@ -204,6 +206,12 @@ class MasterCore:
     def _get_status(self, message: GetStatus, now_s: float, origin: Origin) -> Outcome:
         return Outcome(StatusReport(self.status(now_s)))
 
+    def _drain(self, message: Drain, now_s: float, origin: Origin) -> Outcome:
+        changed = self._nodes.drain(message.node, message.on)
+        if changed:
+            log.info("node %s is %s", message.node, "draining" if message.on else "no longer draining")
+        return Outcome(Done(int(changed)))
+
     # ------------------------------------------------------------ nodes
 
     def _announce(self, message: Announce, now_s: float, origin: Origin) -> Outcome:
@@ -211,14 +219,13 @@ class MasterCore:
             raise InvalidParams(field="epoch_seen", value=message.epoch_seen, allowed=f"0 to {EPOCH_END - 1}")
         for spec in message.specs:
             spec.check()
-        node = self._nodes.announce(message.info, now_s)
+        self._nodes.announce(message.info, now_s)
         for spec in message.specs:
             self._register(spec)
         # Without hard state this is what keeps an epoch above those of masters before this one. An equal one would
         # not do: the node would take this master for that one, and its answers to that one's drops for ours.
         if message.epoch_seen > self.epoch:
             self.epoch = message.epoch_seen + 1
-        log.info("node %s announced segment %s", node.info.node, node.info.segment.hex())
         return Outcome(self._announced())
 
     def _announced(self) -> Announced:
@@ -312,7 +319,7 @@ class MasterCore:
             for answers in reply.answers:
                 for answer in PutAnswer:
                     counts[f"put_{answer.name.lower()}"] += answers.count(answer)
-        elif isinstance(message, (Remove, Clear)):
+        elif isinstance(message, (Remove, Clear)) and not message.dry_run:
             counts["removals"] += 1
 
     def nodes(self) -> list[Node]:
@@ -327,6 +334,7 @@ class MasterCore:
             facts[f"nodes_{state.name.lower()}"] = sum(node.state is state for node in nodes)
         facts["capacity_bytes"] = sum(node.info.capacity_bytes for node in nodes)
         facts["free_bytes"] = sum(node.free_bytes for node in nodes)
+        facts["nodes_draining"] = sum(entry.draining for entry in self._nodes.entries())
         return facts | self._shard.facts() | dict(self._counts)
 
     def validate(self) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from moonpool.master.chained import ChainedTable
-from moonpool.master.columns import NO_ROW, view
+from moonpool.master.columns import NO_ROW, NO_SEGMENT, view
 from moonpool.master.entries import check_rank
 from moonpool.master.flat import FlatTable
 from moonpool.master.step import Step, check_count
@@ -16,7 +16,9 @@ from moonpool.schemas.errors import InvalidParams, NotFound
 from moonpool.schemas.messages import (
     Copy,
     Describe,
+    DescribeKeyspace,
     Description,
+    KeyspaceFacts,
     Locate,
     Located,
     Match,
@@ -32,6 +34,9 @@ from moonpool.schemas.messages import (
 )
 from moonpool.schemas.packed import I64, count_of, split_hashes, u64s
 from moonpool.schemas.runs import run_end
+
+SAMPLE_ROWS = 1 << 16
+"""Rows that are looked at to say how large objects are where each has a size of its own."""
 
 
 def probe(table: Table, message: Probe, step: Step) -> Probed:
@@ -189,6 +194,24 @@ def describe(table: Table, message: Describe, step: Step) -> Description:
         pinned=pinned,
         age_ms=max(0, round((step.now_s - table.last_use_s[row]) * 1000)),
     )
+
+
+def describe_keyspace(table: Table, message: DescribeKeyspace, step: Step) -> KeyspaceFacts:
+    """How much there is of it."""
+    copies = sum(table.copies.values())
+    return KeyspaceFacts(len(table), copies, round(copies * _mean_copy_bytes(table)), len(table.pins))
+
+
+def _mean_copy_bytes(table: Table) -> float:
+    """Of the ranks' shards, or of the first rows where sizes vary: no request may look at every row."""
+    if table.lengths is None:
+        return sum(table.spec.shard_bytes) / table.world
+    cells = min(table.columns.count, SAMPLE_ROWS) * table.world
+    if not cells:
+        return 0.0
+    there = view(table.which)[:cells] != NO_SEGMENT
+    found = int(np.count_nonzero(there))
+    return int(view(table.lengths)[:cells][there].sum()) / found if found else 0.0
 
 
 def need_chained(table: Table) -> ChainedTable:

@@ -74,12 +74,13 @@ class Nodes:
         self._free_indices = list(range(NODES_MAX - 1, -1, -1))
         self.names: list[bytes] = [b""] * NODES_MAX
         self.usable = np.zeros(NO_SEGMENT + 1, dtype=np.bool_)
+        self._draining: set[str] = set()  # names: a node that starts again is still to be emptied
         self._unswept: set[int] = set()  # indices of lost nodes whose copies are not all gone
         self.impaired = False
         self._suspects: set[int] = set()  # indices
-        self._readable: dict[int, Node] = {}  # by index
-        self._by_host: dict[str, dict[int, Node]] = {}  # of the readable ones
-        self._ring: list[Node] = []  # the readable ones once more, empty when it must be made anew
+        self._writable: dict[int, Node] = {}  # by index
+        self._by_host: dict[str, dict[int, Node]] = {}  # of the writable ones
+        self._ring: list[Node] = []  # the writable ones once more, empty when it must be made anew
         self._turn = 0
 
     def __len__(self) -> int:
@@ -201,14 +202,17 @@ class Nodes:
             self._suspects.add(node.index)
         else:
             self._suspects.discard(node.index)
-        if state in READABLE:
-            self._readable[node.index] = node
+        if self._takes_puts(node):
+            self._writable[node.index] = node
             self._by_host.setdefault(node.info.host, {})[node.index] = node
         self._see_impaired()
 
+    def _takes_puts(self, node: Node) -> bool:
+        return node.state in READABLE and node.info.node not in self._draining
+
     def _leave(self, node: Node) -> None:
         self._ring = []
-        if self._readable.pop(node.index, None) is not None:
+        if self._writable.pop(node.index, None) is not None:
             here = self._by_host[node.info.host]
             del here[node.index]
             if not here:
@@ -231,13 +235,26 @@ class Nodes:
         """Indices of lost nodes whose copies are not all gone."""
         return list(self._unswept)
 
+    def drain(self, name: str, on: bool) -> bool:
+        """No new puts go to nodes of this name, or they do again. Returns whether that is new. Raises NotFound: a
+        misspelt name must not seem to be drained."""
+        nodes = [node for node in self._nodes.values() if node.info.node == name]
+        if not nodes and name not in self._draining:
+            raise NotFound(key=f"node {name!r}")
+        if (name in self._draining) is on:
+            return False
+        (self._draining.add if on else self._draining.discard)(name)
+        for node in nodes:
+            self._set_state(node, node.state)
+        return True
+
     def writable_on(self, host: str) -> list[Candidate]:
         """Segments of one host that may be written to."""
         return [_candidate(node) for node in self._by_host.get(host, {}).values()]
 
     def writable(self) -> list[Candidate]:
         """Segments that may be written to: all of a small cluster, CANDIDATES_MAX of a large one."""
-        self._ring = self._ring or list(self._readable.values())
+        self._ring = self._ring or list(self._writable.values())
         if len(self._ring) <= CANDIDATES_MAX:
             return [_candidate(node) for node in self._ring]
         first = self._turn = (self._turn + CANDIDATES_MAX) % len(self._ring)
@@ -246,7 +263,10 @@ class Nodes:
 
     def entries(self) -> list[NodeEntry]:
         """For the cluster map."""
-        return [NodeEntry(node.info, node.state, node.free_bytes) for node in self._nodes.values()]
+        return [
+            NodeEntry(node.info, node.state, node.free_bytes, node.info.node in self._draining)
+            for node in self._nodes.values()
+        ]
 
     def validate(self) -> None:
         """Asserts that derived facts agree with the nodes' states."""
@@ -262,11 +282,11 @@ class Nodes:
         suspects = {node.index for node in self._nodes.values() if node.state is NodeState.SUSPECT}
         assert self._suspects == suspects, "who is suspect is wrong"
         assert self.impaired == bool(self._unswept or suspects), "impaired is wrong"
-        readable = {node.index for node in self._nodes.values() if node.state in READABLE}
-        assert set(self._readable) == readable, "who may be written to is wrong"
+        writable = {node.index for node in self._nodes.values() if self._takes_puts(node)}
+        assert set(self._writable) == writable, "who may be written to is wrong"
         hosts = {(host, index) for host, here in self._by_host.items() for index in here}
-        assert hosts == {(self._readable[index].info.host, index) for index in readable}, "a node on no host"
-        assert not self._ring or {node.index for node in self._ring} == readable, "the ring is stale"
+        assert hosts == {(self._writable[index].info.host, index) for index in writable}, "a node on no host"
+        assert not self._ring or {node.index for node in self._ring} == writable, "the ring is stale"
         usable = int(np.count_nonzero(self.usable))
         assert usable == sum(node.state in READABLE for node in self._nodes.values()), "usable, and unknown"
 

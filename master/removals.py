@@ -35,6 +35,8 @@ def remove(table: Table, message: Remove, step: Step) -> Removed:
         raise InvalidParams(field="hashes", value=f"{len(hashes)} blocks", allowed=f"{REMOVE_MAX} a request")
     if message.rank >= 0:
         return _remove_rank(table, message, hashes, step)
+    if message.dry_run:
+        return _would_remove(table, message, hashes, step)
     count = skipped = 0
     copies_left = COPIES_MAX
     doomed: list[bytes] = []
@@ -60,6 +62,24 @@ def remove(table: Table, message: Remove, step: Step) -> Removed:
         table.discard_all(rows, step.now_s, step.drops)
     if doomed:
         step.predicate = Predicate(table.keyspace, join_hashes(doomed), False)
+    return Removed(count, skipped, [])
+
+
+def _would_remove(table: Table, message: Remove, hashes: list[bytes], step: Step) -> Removed:
+    """What `remove` would answer, each row counted once."""
+    count = skipped = 0
+    seen: set[int] = set()
+    for block_hash in hashes:
+        row = table.rows.get(block_hash)
+        rows = table.subtree(row, table.columns.count) if row != NO_ROW and row not in seen else []
+        assert rows is not None, "a subtree larger than its table"
+        fresh = [other for other in rows if other not in seen]
+        protected = 0 if message.force else sum(table.protected(other, step.now_s) for other in fresh)
+        if protected:
+            skipped += protected
+            continue
+        seen.update(fresh)
+        count += sum(table.committed[other] != 0 for other in fresh)
     return Removed(count, skipped, [])
 
 
@@ -92,10 +112,12 @@ def _remove_rank(table: Table, message: Remove, hashes: list[bytes], step: Step)
         if table.protected(row, step.now_s) and not message.force:
             skipped += 1
             continue
+        count += 1
+        if message.dry_run:
+            continue
         place = table.place(row, message.rank)
         step.drops.add(place.segment, table.keyspace, message.rank, block_hash, place.slot, place.generation)
         table.drop_copy(row, message.rank, step.now_s)
-        count += 1
     return Removed(count, skipped, [])
 
 
@@ -105,7 +127,8 @@ def clear(table: Table, message: Clear, step: Step) -> Removed | None:
     protected = int(leased.sum()) + sum(not leased[row] for row in table.pins.rows())
     if protected and not message.force:
         return Removed(0, protected, [])
-    step.predicate = Predicate(table.keyspace, b"", True)
+    if not message.dry_run:
+        step.predicate = Predicate(table.keyspace, b"", True)
     return None
 
 

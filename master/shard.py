@@ -30,6 +30,7 @@ from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import (
     Clear,
     Describe,
+    DescribeKeyspace,
     Done,
     DropList,
     Locate,
@@ -146,6 +147,7 @@ class Shard:
             Locate: lookups.locate,
             Renew: lookups.renew,
             Describe: lookups.describe,
+            DescribeKeyspace: lookups.describe_keyspace,
             Remove: removals.remove,
             PutAbandon: self._put_abandon,
             ReportBad: self._report_bad,
@@ -228,6 +230,8 @@ class Shard:
         if refused is not None:
             return refused
         count = int(np.count_nonzero(view(table.committed))) if len(table) else 0
+        if message.dry_run:
+            return Removed(count, 0, [])
         self.tables[message.keyspace] = self._make_table(table.spec)
         return Removed(count, 0, [])
 

@@ -45,6 +45,7 @@ ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     m.Locate: _READERS,
     m.Renew: _READERS,
     m.Describe: _READERS,
+    m.DescribeKeyspace: _READERS,
     m.ListKeyspaces: _READERS,
     m.GetClusterMap: _ALL,
     m.GetStatus: _ALL,
@@ -55,6 +56,7 @@ ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     m.Clear: _CLIENTS,
     m.Pin: _CLIENTS,
     m.Unpin: _CLIENTS,
+    m.Drain: _ADMIN,
     # nodes to a master
     m.Announce: _NODES,
     m.Report: _NODES,

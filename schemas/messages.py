@@ -2,7 +2,7 @@
 
 handshake        Hello -> Welcome
 client, master   RegisterKeyspace, Probe, Match, Presence, Locate, Renew, PutStart, ReportBad, PutAbandon,
-                 Remove, Clear, Pin, Unpin, Describe, ListKeyspaces, GetClusterMap, GetStatus
+                 Remove, Clear, Pin, Unpin, Drain, Describe, DescribeKeyspace, ListKeyspaces, GetClusterMap, GetStatus
 node, master     Announce, Report (the ordered stream), Heartbeat, Need;  pushed by the master: Drop, Check
 client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, PullWrite, ListKeys, GetStatus
 any server       Failed answers any request
@@ -65,12 +65,15 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """`server`: master or node. `epoch` of a master; 0 of a node."""
+    """`server`: master or node. `epoch` of a master; 0 of a node. `version` and `time_ms` (the server's wall clock) are
+    for diagnosis: nothing is decided by them."""
 
     protocol: int
     server: str
     epoch: int
     frame_bytes_max: int
+    version: str = ""
+    time_ms: int = 0
 
 
 class Failed(Message, frozen=True):
@@ -255,13 +258,14 @@ class ReportBad(Message, frozen=True):
 class Remove(Message, frozen=True):
     """Removes blocks with all that hangs on them. `force`: leased and pinned ones too.
     Waits up to `wait_ms` for the nodes to have flipped the headers. `rank`: of flat rows this one alone, without
-    waiting; its slots that are being written stay."""
+    waiting; its slots that are being written stay. `dry_run`: only says what would be removed, and what skipped."""
 
     keyspace: bytes
     hashes: bytes
     force: bool = False
     wait_ms: int = 1000
     rank: int = -1
+    dry_run: bool = False
 
 
 class Removed(Message, frozen=True):
@@ -274,11 +278,12 @@ class Removed(Message, frozen=True):
 
 
 class Clear(Message, frozen=True):
-    """Removes every row of one keyspace. Answered by Removed."""
+    """Removes every row of one keyspace. Answered by Removed. `dry_run`: only says how many."""
 
     keyspace: bytes
     force: bool = True
     wait_ms: int = 1000
+    dry_run: bool = False
 
 
 class Pin(Message, frozen=True):
@@ -294,6 +299,14 @@ class Unpin(Message, frozen=True):
 
     keyspace: bytes
     hashes: bytes
+
+
+class Drain(Message, frozen=True):
+    """No new puts are placed on the node of this name, whichever segment it announces; `on` false ends that. What it
+    holds is served on. Answered by Done(1), or Done(0) where it was so already."""
+
+    node: str
+    on: bool = True
 
 
 class Describe(Message, frozen=True):
@@ -325,6 +338,22 @@ class Description(Message, frozen=True):
     pin_ms: int
     pinned: bool
     age_ms: int
+
+
+class DescribeKeyspace(Message, frozen=True):
+    """How much there is of one keyspace."""
+
+    keyspace: bytes
+
+
+class KeyspaceFacts(Message, frozen=True):
+    """Answer to DescribeKeyspace. `payload_bytes` of all copies; with sizes of their own, or of ranks, it is close
+    and not exact."""
+
+    rows: int
+    copies: int
+    payload_bytes: int
+    pins: int
 
 
 class ListKeyspaces(Message, frozen=True):
@@ -372,11 +401,12 @@ class NodeState(IntEnum):
 
 
 class NodeEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A node in the cluster map."""
+    """A node in the cluster map. `draining`: it gets no new puts."""
 
     info: NodeInfo
     state: NodeState
     free_bytes: int
+    draining: bool = False
 
 
 class ClusterMap(Message, frozen=True):
@@ -706,7 +736,9 @@ ClientToMaster = (
     | Clear
     | Pin
     | Unpin
+    | Drain
     | Describe
+    | DescribeKeyspace
     | ListKeyspaces
     | GetClusterMap
     | GetStatus
@@ -726,6 +758,7 @@ MasterReply = (
     | PutStarted
     | Removed
     | Description
+    | KeyspaceFacts
     | Keyspaces
     | ClusterMap
     | StatusReport

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from moonpool import __version__
 from moonpool.schemas.errors import (
     InternalError,
     InvalidParams,
@@ -273,7 +274,17 @@ class ServerConnection(asyncio.Protocol):
         self.name = f"{_printable(hello.role)} {_printable(hello.client)} ({self.name})"
         limit_bytes = service.limits.frame_bytes_max
         self._reader.limit_bytes = limit_bytes
-        self._send(request_id, Welcome(PROTOCOL_VERSION, service.name, service.handler.epoch, limit_bytes))
+        self._send(
+            request_id,
+            Welcome(
+                PROTOCOL_VERSION,
+                service.name,
+                service.handler.epoch,
+                limit_bytes,
+                version=__version__,
+                time_ms=time.time_ns() // 1_000_000,
+            ),
+        )
         service.handler.connected(self)
 
     def _handle(self, request_id: int, message: Message) -> None:

@@ -15,12 +15,17 @@ from moonpool.schemas.messages import (
     Announce,
     Clear,
     ClusterMap,
+    Done,
+    Drain,
     GetClusterMap,
     Heartbeat,
     Match,
     Matched,
     NodeInfo,
     NodeState,
+    PutItem,
+    PutStart,
+    PutStarted,
     Report,
 )
 from moonpool.schemas.packed import join_hashes
@@ -344,3 +349,37 @@ TestNodesMachine.settings = settings(
     stateful_step_count=80,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def test_a_draining_node_gets_no_new_puts(cluster: PaperCluster) -> None:
+    def placed() -> bytes:
+        item = PutItem(cluster.keyspace, 0, 0, b"", CHAIN[0], 4096)
+        cluster.advance(1)  # the last promise is over
+        reply = cluster.ask(PutStart([item], 1), "host-a")
+        assert isinstance(reply, PutStarted)
+        return reply.segments[0]
+
+    def draining() -> list[bool]:
+        reply = cluster.ask(GetClusterMap())
+        assert isinstance(reply, ClusterMap)
+        return [entry.draining for entry in reply.nodes]
+
+    for name in ("a", "b"):
+        cluster.join(name)
+    cluster.commit("a", blocks_of(CHAIN[1:], 0))
+    assert placed() == cluster.segments["a"].info.segment, "the writer's own host"
+    assert cluster.ask(Drain("a")) == Done(1)
+    assert cluster.ask(Drain("a")) == Done(0)
+    assert placed() == cluster.segments["b"].info.segment
+    assert draining() == [True, False]
+    assert cluster.core.status(cluster.now_s)["nodes_draining"] == 1
+    found = cluster.ask(Match(cluster.keyspace, [(0, join_hashes(CHAIN[1:]))]))
+    assert isinstance(found, Matched)
+    assert found.ready == [len(CHAIN) - 1], "what it holds is served on"
+    cluster.disconnect("a")
+    cluster.join("a")
+    assert placed() == cluster.segments["b"].info.segment, "a node that starts again is still to be emptied"
+    assert cluster.ask(Drain("a", False)) == Done(1)
+    assert placed() == cluster.segments["a"].info.segment
+    with pytest.raises(NotFound, match="node 'c'"):
+        cluster.ask(Drain("c"))

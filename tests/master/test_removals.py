@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from support.paper_cluster import Block, PaperCluster, blocks_of, chain, chained_spec, flat_spec
+from support.paper_cluster import BLOCK_BYTES, Block, PaperCluster, blocks_of, chain, chained_spec, flat_spec
 
 from moonpool.master import removals
 from moonpool.schemas.errors import KeyspaceUnknown, NotFound, Overloaded
 from moonpool.schemas.framing import FRAME_BYTES_MAX
+from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
     Clear,
     Describe,
+    DescribeKeyspace,
     Drop,
     DropList,
     Entries,
     InventoryEnd,
+    KeyspaceFacts,
     KeyspaceRegistered,
     Match,
     Matched,
@@ -60,6 +63,47 @@ def test_leased_rows_stay_unless_forced() -> None:
     cluster.ask(Match(cluster.keyspace, [(0, join_hashes(CHAIN))]))
     assert removed(cluster, [CHAIN[3]]) == Removed(0, 1, [])
     assert removed(cluster, [CHAIN[3]], force=True) == Removed(27, 0, [])
+
+
+def test_a_dry_run_says_what_the_removal_then_says() -> None:
+    cluster = made("a", "b")
+    cluster.commit("a", blocks_of(CHAIN[:10]))
+    cluster.commit("b", blocks_of(CHAIN, 10))
+    asked = Remove(
+        cluster.keyspace, join_hashes([CHAIN[5], CHAIN[7], CHAIN[2], b"nowhere." * 2]), dry_run=True
+    )
+    outcome = cluster.outcome(asked)
+    assert (outcome.reply, outcome.pushes, outcome.awaits) == (Removed(28, 0, []), [], ())
+    assert cluster.ask(Clear(cluster.keyspace, dry_run=True)) == Removed(30, 0, [])
+    cluster.ask(Match(cluster.keyspace, [(0, join_hashes(CHAIN))]))
+    assert cluster.ask(Remove(cluster.keyspace, CHAIN[3], dry_run=True)) == Removed(0, 1, [])
+    assert cluster.core.status(0)["rows"] == 30
+    cluster.core.validate()
+    assert removed(cluster, [CHAIN[5], CHAIN[7], CHAIN[2]], force=True).count == 28
+
+
+def test_a_dry_run_of_one_rank() -> None:
+    cluster = PaperCluster(flat_spec(world=2))
+    cluster.join("a")
+    cluster.commit("a", blocks_of(CHAIN[:3]))
+    asked = Remove(cluster.keyspace, join_hashes(CHAIN[:2]), rank=1, dry_run=True)
+    assert cluster.outcome(asked).reply == Removed(2, 0, [])
+    assert cluster.core.status(0)["copies"] == 6
+
+
+def test_how_much_there_is_of_a_keyspace() -> None:
+    cluster = PaperCluster(chained_spec(world=2))
+    cluster.join("a")
+    cluster.commit("a", blocks_of(CHAIN[:5]))
+    cluster.commit("a", blocks_of(CHAIN[:6], 5), ranks=[1])
+    cluster.ask(Pin(cluster.keyspace, CHAIN[4]))
+    assert cluster.ask(DescribeKeyspace(cluster.keyspace)) == KeyspaceFacts(6, 11, 11 * BLOCK_BYTES, 1)
+    objects = PaperCluster(objects_keyspace())
+    objects.join("a")
+    assert objects.ask(DescribeKeyspace(objects.keyspace)) == KeyspaceFacts(0, 0, 0, 0)
+    objects.commit("a", blocks_of(CHAIN[:4]))
+    objects.ask(Remove(objects.keyspace, CHAIN[0]))
+    assert objects.ask(DescribeKeyspace(objects.keyspace)) == KeyspaceFacts(3, 3, 3 * BLOCK_BYTES, 0)
 
 
 def test_nodes_confirm() -> None:
