@@ -1,10 +1,12 @@
-"""Sizes as people write them."""
+"""Sizes and durations as people write them."""
 
 from __future__ import annotations
 
 import re
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_DURATION = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([smhd]?)\s*", re.IGNORECASE)
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -17,6 +19,14 @@ def parse_size(value: object) -> int:
     if found is None:
         raise ValueError(f'{value!r} is not a size; write bytes or something like "4GB"')
     return int(float(found[1]) * 1024 ** _POWER[found[2].lower()])
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds of a duration such as "90", "90s", "15m", "2h", "1d". Raises ValueError."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError('a number of seconds, or something like "15m"')
+    return float(found[1]) * _SECONDS[found[2].lower()]
 
 
 def format_size(size_bytes: float) -> str:

@@ -32,6 +32,7 @@ from moonpool.schemas.messages import (
     Unpin,
 )
 from moonpool.schemas.packed import U8, join_hashes
+from moonpool.store_client.admin import Admin, AdminParts
 from moonpool.store_client.blocks import BlockGet, BlockPut, Blocks
 from moonpool.store_client.buffers import Buffer, fragments_of, memory_of, multi_buffers
 from moonpool.store_client.connect import Connector
@@ -87,6 +88,8 @@ class StoreClient:
         getter = Getter(self._master, self._nodes, self._workers, self.settings.verify_checksums)
         self._blocks = Blocks(self._master, self._book, putter, getter)
         self._rows = RowCalls(self._master, putter, getter)
+        self.admin = Admin(AdminParts(self._gate, self._master, self._nodes, hello, self._deadline_s))
+        """What operators ask."""
         self._objects = self._book.add(objects_keyspace(self.settings.tenant))
         self._own_segment = OwnSegment.start(self.settings) if self.settings.segment_size else None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
-from moonpool.schemas.errors import DeadlineExceeded, KeyspaceUnknown, ProtocolError
+from moonpool.schemas.errors import DeadlineExceeded, InvalidParams, KeyspaceUnknown, ProtocolError
+from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Hello, KeyList, ListKeys, NodeInfo, decode_from_node
 from moonpool.schemas.packed import split_hashes, u16s
 from moonpool.store_client.rpc.connection import RpcConnection
@@ -22,34 +24,94 @@ class Listed(NamedTuple):
     key: str
 
 
+class ListingPage(NamedTuple):
+    """(node, object) pairs. `after`: says where the next page begins; empty at the end."""
+
+    found: list[tuple[str, Listed]]
+    after: str
+
+
+class _Place(NamedTuple):
+    """Where a page begins: a piece of one segment, and how many objects of it were on the page before."""
+
+    segment: bytes = b""
+    cursor: int = 0
+    seen: int = 0
+
+    def text(self) -> str:
+        return f"{self.segment.hex()}.{self.cursor}.{self.seen}"
+
+    @staticmethod
+    def parse(text: str) -> _Place:
+        """Raises InvalidParams."""
+        try:
+            segment, cursor, seen = text.split(".")
+            return _Place(bytes.fromhex(segment), int(cursor), int(seen))
+        except ValueError:
+            raise InvalidParams(field="after", value=text, allowed="what the page before it named") from None
+
+
 def list_keyspace(
     nodes: Sequence[NodeInfo], hello: Hello, keyspace: bytes, hash_bytes: int, deadline_s: float
 ) -> Iterator[Listed]:
     """Everything that these nodes hold of a keyspace. Raises Unreachable where one can't be asked."""
     for info in nodes:
-        connection = RpcConnection(info.rpc_address, hello, decode_from_node)
-        try:
-            yield from _list_node(connection, keyspace, hash_bytes, deadline_s)
-        except KeyspaceUnknown:  # nothing of it was ever stored there
+        for _, piece in _pieces(info, hello, keyspace, hash_bytes, 0, deadline_s):
+            yield from piece
+
+
+def list_page(
+    nodes: Sequence[NodeInfo],
+    hello: Hello,
+    spec: KeyspaceSpec,
+    after: str,
+    limit: int,
+    keep: Callable[[Listed], bool],
+    deadline_s: float,
+) -> ListingPage:
+    """Up to `limit` objects that `keep` wants, node by node. Raises InvalidParams, and Unreachable where a node can't
+    be asked. What moves between two pages may be on both, or on neither."""
+    if limit < 1:
+        raise InvalidParams(field="limit", value=limit, allowed="1 or more")
+    start = _Place.parse(after) if after else _Place()
+    found: list[tuple[str, Listed]] = []
+    for info in sorted(nodes, key=lambda node: node.segment):
+        if info.segment < start.segment:
             continue
-        finally:
-            connection.close()
+        place = start if info.segment == start.segment else _Place(info.segment)
+        seen = place.seen
+        pieces = _pieces(info, hello, spec.digest(), spec.hash_bytes, place.cursor, deadline_s)
+        with closing(pieces):
+            for cursor, piece in pieces:
+                for number, listed in enumerate(piece[seen:], seen):
+                    if not keep(listed):
+                        continue
+                    if len(found) == limit:
+                        return ListingPage(found, _Place(info.segment, cursor, number).text())
+                    found.append((info.node, listed))
+                seen = 0
+    return ListingPage(found, "")
 
 
-def _list_node(
-    connection: RpcConnection, keyspace: bytes, hash_bytes: int, deadline_s: float
-) -> Iterator[Listed]:
-    cursor = 0
-    for _ in range(PIECES_MAX):
-        piece = connection.call(ListKeys(keyspace, cursor), deadline_s)
-        if not isinstance(piece, KeyList):
-            raise ProtocolError(
-                peer=connection.address, reason=f"{type(piece).__name__} in answer to ListKeys"
-            )
-        hashes = split_hashes(piece.hashes, hash_bytes)
-        for block_hash, rank, key in zip(hashes, u16s(piece.ranks).tolist(), piece.keys, strict=True):
-            yield Listed(block_hash, rank, key)
-        cursor = piece.cursor
-        if cursor < 0:
-            return
-    raise DeadlineExceeded(peer=connection.address, what="ListKeys", timeout_s=0.0)
+def _pieces(
+    info: NodeInfo, hello: Hello, keyspace: bytes, hash_bytes: int, cursor: int, deadline_s: float
+) -> Generator[tuple[int, list[Listed]], None, None]:
+    """(cursor, objects) of each piece of one node, from a cursor on."""
+    connection = RpcConnection(info.rpc_address, hello, decode_from_node)
+    try:
+        for _ in range(PIECES_MAX):
+            piece = connection.call(ListKeys(keyspace, cursor), deadline_s)
+            if not isinstance(piece, KeyList):
+                raise ProtocolError(
+                    peer=connection.address, reason=f"{type(piece).__name__} in answer to ListKeys"
+                )
+            columns = (split_hashes(piece.hashes, hash_bytes), u16s(piece.ranks).tolist(), piece.keys)
+            yield cursor, [Listed(*row) for row in zip(*columns, strict=True)]
+            cursor = piece.cursor
+            if cursor < 0:
+                return
+        raise DeadlineExceeded(peer=connection.address, what="ListKeys", timeout_s=0.0)
+    except KeyspaceUnknown:  # nothing of it was ever stored there
+        return
+    finally:
+        connection.close()

@@ -6,7 +6,21 @@ import sys
 
 import typer
 
-from moonpool.store_client.cli import bench, config, demo, replay, servers, simulate, status, version
+from moonpool.store_client.cli import (
+    bench,
+    config,
+    demo,
+    drain,
+    inspect,
+    ls,
+    pin,
+    replay,
+    rm,
+    servers,
+    simulate,
+    status,
+    version,
+)
 
 app = typer.Typer(
     name="moonpool",
@@ -20,6 +34,12 @@ for command in (
     servers.master,
     servers.node,
     status.status,
+    ls.ls,
+    inspect.inspect,
+    pin.pin,
+    pin.unpin,
+    rm.rm,
+    drain.drain,
     demo.demo,
     bench.bench,
     replay.replay,

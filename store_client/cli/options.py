@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from moonpool.schemas.config import Settings
     from moonpool.schemas.config_load import Loaded
+    from moonpool.store_client import StoreClient
 
     SettingsT = TypeVar("SettingsT", bound=Settings)
 
@@ -25,6 +26,10 @@ ConfigFile = Annotated[
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated.")
 ]
+Tenant = Annotated[str | None, typer.Option(help="Whose keyspaces and objects.")]
+Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Lines of one page.")]
+After = Annotated[str, typer.Option(help="Go on behind this: the page before names it.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 
@@ -40,6 +45,22 @@ def loaded(
 
     given = {name: value for name, value in flags.items() if value is not None}
     return load(model, file=file, environment=os.environ, flags=parsed(assignments or ()) | given)
+
+
+def open_pool(
+    *,
+    master: str | None,
+    tenant: str | None = None,
+    config: Path | None,
+    assignments: Sequence[str] | None,
+) -> StoreClient:
+    """A client for tools: it contributes no memory, whatever the settings say. Raises ConfigError."""
+    from moonpool.schemas.config import ClientSettings
+    from moonpool.store_client import StoreClient
+
+    flags = {"master": master, "tenant": tenant}
+    settings = loaded(ClientSettings, file=config, flags=flags, assignments=assignments).settings
+    return StoreClient(settings.model_copy(update={"segment_size": 0}))
 
 
 def parsed(assignments: Sequence[str]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Sizes and durations as people write them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moonpool.schemas.units import format_size, parse_size
+from moonpool.schemas.units import format_size, parse_duration_s, parse_size
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,16 @@ def test_what_is_shown_can_be_read_back_to_a_twentieth(size_bytes: int) -> None:
 def test_format_size() -> None:
     shown = [format_size(size) for size in (0, 1023, 1536, 3 << 20, 4 << 30, 5 << 40, 5000 << 40)]
     assert shown == ["0 B", "1023 B", "1.5 KiB", "3.0 MiB", "4.0 GiB", "5.0 TiB", "5000.0 TiB"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0", 0), ("90", 90), ("1.5s", 1.5), (" 15m ", 900), ("2H", 7200), ("1d", 86400)]
+)
+def test_parse_duration(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "1w", "1m30s", "9" * 400, "inf"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="15m"):
+        parse_duration_s(text)

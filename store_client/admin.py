@@ -1,0 +1,120 @@
+"""Calls of operators: what tools ask of a pool, and engines never do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from moonpool.schemas.errors import ProtocolError
+from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.messages import (
+    Clear,
+    DescribeKeyspace,
+    Done,
+    Drain,
+    GetStatus,
+    Hello,
+    KeyspaceFacts,
+    NodeInfo,
+    NodeState,
+    Presence,
+    Present,
+    Remove,
+    Removed,
+    StatusReport,
+    decode_from_node,
+)
+from moonpool.schemas.packed import join_hashes
+from moonpool.store_client.gate import Gate
+from moonpool.store_client.listing import Listed, ListingPage, list_page
+from moonpool.store_client.master import MasterLink
+from moonpool.store_client.nodes import Nodes
+from moonpool.store_client.rpc.connection import RpcConnection
+
+
+class AdminParts(NamedTuple):
+    """Of the StoreClient whose calls these are."""
+
+    gate: Gate
+    master: MasterLink
+    nodes: Nodes
+    hello: Hello
+    deadline_s: Callable[[float | None], float]
+
+
+class Admin:
+    """`StoreClient.admin`. Deadlines and errors are as in StoreClient's own calls."""
+
+    def __init__(self, parts: AdminParts) -> None:
+        self._parts = parts
+
+    def describe_keyspace(self, keyspace: bytes, *, timeout_s: float | None = None) -> KeyspaceFacts:
+        """How much there is of a keyspace. Raises KeyspaceUnknown."""
+        with self._parts.gate:
+            deadline_s = self._parts.deadline_s(timeout_s)
+            return self._parts.master.ask(DescribeKeyspace(keyspace), KeyspaceFacts, deadline_s)
+
+    def soft_pin(
+        self,
+        keyspace: bytes,
+        hashes: list[bytes],
+        ttl_s: float,
+        *,
+        rank: int = -1,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Keeps rows of a flat keyspace for `ttl_s`, but for a put that finds no other room. Returns how many are
+        there. Raises InvalidParams for other keyspaces, and times that are too long."""
+        request = Presence(keyspace, join_hashes(hashes), rank, round(ttl_s * 1000))
+        with self._parts.gate:
+            return sum(self._parts.master.ask(request, Present, self._parts.deadline_s(timeout_s)).bits)
+
+    def would_remove(
+        self, keyspace: bytes, hashes: list[bytes], *, force: bool = False, timeout_s: float | None = None
+    ) -> Removed:
+        """What StoreClient.remove would say. Nothing is removed."""
+        request = Remove(keyspace, join_hashes(hashes), force, dry_run=True)
+        with self._parts.gate:
+            return self._parts.master.ask(request, Removed, self._parts.deadline_s(timeout_s))
+
+    def would_clear(self, keyspace: bytes, *, force: bool = True, timeout_s: float | None = None) -> Removed:
+        """What StoreClient.clear would say. Nothing is removed."""
+        with self._parts.gate:
+            request = Clear(keyspace, force, dry_run=True)
+            return self._parts.master.ask(request, Removed, self._parts.deadline_s(timeout_s))
+
+    def drain(self, node: str, *, on: bool = True, timeout_s: float | None = None) -> bool:
+        """No new puts go to nodes of this name from now on, or they do again. Returns whether that is new. Raises
+        NotFound."""
+        with self._parts.gate:
+            deadline_s = self._parts.deadline_s(timeout_s)
+            return self._parts.master.ask(Drain(node, on), Done, deadline_s).count == 1
+
+    def node_status(self, info: NodeInfo, *, timeout_s: float | None = None) -> dict[str, int | float | str]:
+        """A node's own counters, asked of itself. Raises Unreachable."""
+        with self._parts.gate:
+            connection = RpcConnection(info.rpc_address, self._parts.hello, decode_from_node)
+            try:
+                reply = connection.call(GetStatus(), self._parts.deadline_s(timeout_s))
+            finally:
+                connection.close()
+        if not isinstance(reply, StatusReport):
+            raise ProtocolError(peer=info.node, reason=f"{type(reply).__name__} in answer to GetStatus")
+        return reply.facts
+
+    def list_page(
+        self,
+        spec: KeyspaceSpec,
+        *,
+        after: str = "",
+        limit: int = 100,
+        keep: Callable[[Listed], bool] = lambda _: True,
+        timeout_s: float | None = None,
+    ) -> ListingPage:
+        """Some of what nodes within reach hold of a keyspace, and where to go on. Raises InvalidParams."""
+        parts = self._parts
+        with parts.gate:
+            deadline_s = parts.deadline_s(timeout_s)
+            entries = parts.nodes.cluster_map(deadline_s).nodes
+            nodes = [entry.info for entry in entries if entry.state <= NodeState.LIVE]
+            return list_page(nodes, parts.hello, spec, after, limit, keep, deadline_s)
