@@ -123,7 +123,7 @@ def test_every_error_has_an_exit_code_that_is_documented(kind: type[MoonpoolErro
     code = exit_code_of(error)
     assert code in EXIT_CODES
     assert code != 0
-    assert (code == FAILED) == (kind in (errors.InternalError, errors.CorruptStore))
+    assert (code == FAILED) == (kind is errors.InternalError)
 
 
 def test_an_error_is_one_sentence_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
