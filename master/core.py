@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from moonpool.master.drops import DropBatch
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.nodes import Node, Nodes
 from moonpool.master.placement import choose
-from moonpool.master.shard import Shard, ShardIndex
-from moonpool.master.step import Predicate, Step
+from moonpool.master.shard_set import ShardSet
+from moonpool.master.step import Step
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import InvalidParams, StaleEpoch
-from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
     Announce,
     Announced,
@@ -29,7 +28,6 @@ from moonpool.schemas.messages import (
     Drain,
     Drop,
     DropDone,
-    DropList,
     Entries,
     GetClusterMap,
     GetStatus,
@@ -85,16 +83,27 @@ class Outcome:
 
 
 class MasterCore:
-    """One master's whole state. A restarted master is a new one: nodes announce, inventories fill it."""
+    """One master's whole state. A restarted master is a new one: nodes announce, inventories fill it.
+
+    `epoch`: of this life of it. A master that is alone (`alone`) owns all shards in that epoch; else it is told which
+    ones are its own, and in which epoch.
+    """
 
     def __init__(
-        self, shards: int, epoch: int, settings: MasterSettings, policy: EvictionPolicy | None = None
+        self,
+        shards: int,
+        epoch: int,
+        settings: MasterSettings,
+        policy: EvictionPolicy | None = None,
+        *,
+        alone: bool = True,
     ) -> None:
-        if shards != 1:
-            raise InvalidParams(field="shards", value=shards, allowed="1")
         self.epoch = epoch
         self._settings = settings
-        self._shards: list[ShardIndex] = [Shard(policy)]
+        self._alone = alone
+        self._shards = ShardSet(shards, policy)
+        if alone:
+            self._own_all()
         self._nodes = Nodes(settings.suspect_after_s, settings.lost_after_s)
         self._drop_id = 0
         self._counts: Counter[str] = Counter()
@@ -120,88 +129,95 @@ class MasterCore:
     def tick(self, now_s: float) -> list[Push]:
         """Time has passed; to be called a few times a second."""
         for node in self._nodes.tick(now_s):
-            self._shard.lose(node.index)
-        step = self._step(now_s, "")
-        self._shard.tick(step)
+            self._shards.lose(node.index)
+        pushes = self._pushes(self._shards.tick(self._steps(now_s)))
         for index in self._nodes.unswept():
-            if not self._shard.holds(index):
+            if not self._shards.holds(index):
                 self._nodes.swept(index)
         for node in self._nodes.forgettable(now_s):
-            self._shard.forget(node.index)
+            self._shards.forget(node.index)
             self._nodes.forget(node)
-        return self._pushes(step) + self._remove_some(now_s)
+        return pushes + self._remove_some(now_s)
 
     def node_disconnected(self, segment: bytes, now_s: float) -> list[Push]:
         """A node's connection is closed."""
         lost = self._nodes.disconnected(segment, now_s)
         if lost is not None:
-            self._shard.lose(lost.index)
+            self._shards.lose(lost.index)
         return []
+
+    # ------------------------------------------------------------ shards
+
+    def own(self, shard: int, epoch: int) -> None:
+        """A shard is this master's from now on. Its nodes' inventories fill it."""
+        self._shards.own(shard, epoch)
+
+    def disown(self, shard: int) -> None:
+        """A shard is not this master's any more: nothing is known or said of it."""
+        self._shards.disown(shard)
+        for node in self._nodes.all():
+            node.disown(shard)
+
+    @property
+    def claims(self) -> list[tuple[int, int]]:
+        """(shard, epoch) of all shards that it owns."""
+        return self._shards.claims
+
+    def _own_all(self) -> None:
+        for shard in range(self._shards.total):
+            self._shards.own(shard, self.epoch)
 
     # ------------------------------------------------------------ clients
 
-    @property
-    def _shard(self) -> ShardIndex:
-        return self._shards[0]
-
     def _ask(self, message: Message, now_s: float, origin: Origin) -> Outcome:
-        step = self._step(now_s, origin.host)
-        reply = self._shard.ask(message, step)
+        reply, steps = self._shards.ask(message, self._steps(now_s, origin.host))
         self._count(message, reply)
-        if step.predicate is None:
-            return Outcome(reply, self._pushes(step))
-        pushes, awaits = self._removal(step.predicate, step.drops)
-        if step.postponed:
+        removals = [step for step in steps if step.predicate is not None]
+        pushes = self._pushes([step for step in steps if step.predicate is None])
+        if not removals:
+            return Outcome(reply, pushes)
+        dropped = [push for step in removals for push in self._removal(step)]
+        postponed = set().union(*(step.postponed for step in removals))
+        if postponed:
             assert isinstance(reply, Removed)
-            pending = [node.info.node for node in self._nodes.all() if node.index in step.postponed]
+            pending = [node.info.node for node in self._nodes.all() if node.index in postponed]
             reply = msgspec.structs.replace(reply, pending=pending)
-        return Outcome(reply, pushes, awaits)
+        awaits = tuple((segment, drop.drop_id) for segment, drop in dropped)
+        return Outcome(reply, [*pushes, *dropped], awaits)
 
-    def _removal(
-        self, predicate: Predicate, drops: DropBatch
-    ) -> tuple[list[Push], tuple[tuple[bytes, int], ...]]:
+    def _removal(self, step: Step) -> list[tuple[bytes, Drop]]:
         """Tells every node, those too that are away: they learn it when they are back."""
-        pushes: list[Push] = []
-        for node in self._nodes.all():
-            drop = Drop(
-                self._next_drop_id(),
-                self.epoch,
-                drops.take(node.index),
-                predicate.keyspace,
-                predicate.hashes,
-                predicate.whole_keyspace,
-            )
-            node.expect(drop)
-            pushes.append((node.info.segment, drop))
-        return pushes, tuple((segment, push.drop_id) for segment, push in pushes if isinstance(push, Drop))
+        assert step.predicate is not None
+        return [(node.info.segment, self._expect(node, step, *step.predicate)) for node in self._nodes.all()]
 
     def _remove_some(self, now_s: float) -> list[Push]:
         """Goes on with large removals: those who are away learn of these too when they are back."""
-        step = self._step(now_s, "")
-        self._shard.remove_some(step)
-        pushes: list[Push] = []
-        for node in self._nodes.all():
-            drops = step.drops.take(node.index)
-            if drops:
-                drop = self._exact_drop(drops)
-                node.expect(drop)
-                pushes.append((node.info.segment, drop))
-        return pushes
+        return [
+            (node.info.segment, self._expect(node, step))
+            for step in self._shards.remove_some(self._steps(now_s))
+            for node in self._nodes.all()
+            if step.drops.some(node.index)
+        ]
+
+    def _expect(
+        self, node: Node, step: Step, keyspace: bytes = b"", hashes: bytes = b"", whole: bool = False
+    ) -> Drop:
+        """A drop that the node must confirm."""
+        epoch, drops = self._shards.epoch(step.shard), step.drops.take(node.index)
+        drop = Drop(self._next_drop_id(), epoch, drops, keyspace, hashes, whole, step.shard)
+        node.expect(drop)
+        return drop
 
     def _register_keyspace(self, message: RegisterKeyspace, now_s: float, origin: Origin) -> Outcome:
-        self._register(message.spec)
-        return Outcome(KeyspaceRegistered(message.spec.digest(), len(self._shards)))
-
-    def _register(self, spec: KeyspaceSpec) -> None:
-        for shard in self._shards:
-            shard.register(spec)
+        self._shards.register(message.spec)
+        return Outcome(KeyspaceRegistered(message.spec.digest(), self._shards.total))
 
     def _list_keyspaces(self, message: ListKeyspaces, now_s: float, origin: Origin) -> Outcome:
-        # Every shard knows every keyspace.
-        return Outcome(Keyspaces([spec for spec in self._shard.specs() if spec.tenant == message.tenant]))
+        return Outcome(Keyspaces([spec for spec in self._shards.specs() if spec.tenant == message.tenant]))
 
     def _cluster_map(self, message: GetClusterMap, now_s: float, origin: Origin) -> Outcome:
-        return Outcome(ClusterMap(self.epoch, len(self._shards), [], self._nodes.entries()))
+        owners = [0 if shard in self._shards else -1 for shard in range(self._shards.total)]
+        return Outcome(ClusterMap(self.epoch, self._shards.total, [], self._nodes.entries(), owners))
 
     def _get_status(self, message: GetStatus, now_s: float, origin: Origin) -> Outcome:
         return Outcome(StatusReport(self.status(now_s)))
@@ -221,15 +237,17 @@ class MasterCore:
             spec.check()
         self._nodes.announce(message.info, now_s)
         for spec in message.specs:
-            self._register(spec)
+            self._shards.register(spec)
         # Without hard state this is what keeps an epoch above those of masters before this one. An equal one would
         # not do: the node would take this master for that one, and its answers to that one's drops for ours.
-        if message.epoch_seen > self.epoch:
+        if self._alone and message.epoch_seen > self.epoch:
             self.epoch = message.epoch_seen + 1
+            self._own_all()
         return Outcome(self._announced())
 
     def _announced(self) -> Announced:
-        return Announced(self.epoch, round(self._settings.heartbeat_s * 1000))
+        heartbeat_ms = round(self._settings.heartbeat_s * 1000)
+        return Announced(self.epoch, heartbeat_ms, self._shards.total, self._shards.claims)
 
     def _heartbeat(self, message: Heartbeat, now_s: float, origin: Origin) -> Outcome:
         self._check_epoch(message.epoch)
@@ -239,39 +257,42 @@ class MasterCore:
 
     def _report(self, message: Report, now_s: float, origin: Origin) -> Outcome:
         node = self._nodes.heard(message.segment, now_s)
-        node.stream.check(message.stream, message.sequence)
+        index = self._shards.get(message.shard)
+        stream = node.stream(message.shard)
+        stream.check(message.stream, message.sequence)
         for op in message.ops:
-            self._shard.check(op)
-        step = self._step(now_s, "")
+            index.check(op)
+        step = self._step(now_s, "", message.shard)
         pushes: list[Push] = []
         confirmed: list[tuple[bytes, int]] = []
         if message.sequence == 0:
-            self._shard.start_inventory(node.index)
+            index.start_inventory(node.index)
             # As of now: orders of an epoch that has passed are refused, whoever gave them.
-            again = [msgspec.structs.replace(drop, epoch=self.epoch) for drop in node.outstanding.values()]
-            pushes += [(message.segment, drop) for drop in again]
-        node.stream.advance(message.stream, message.sequence)
+            epoch = self._shards.epoch(message.shard)
+            for drop in node.outstanding_of(message.shard):
+                pushes.append((message.segment, msgspec.structs.replace(drop, epoch=epoch)))
+        stream.advance(message.stream, message.sequence)
         for op in message.ops:
             if isinstance(op, InventoryEnd):
-                self._shard.end_inventory(node.index, step)
-                self._nodes.inventory_complete(node)
+                index.end_inventory(node.index, step)
+                self._nodes.inventory_complete(node, message.shard, self._shards)
             elif isinstance(op, DropDone):
                 node.outstanding.pop(op.drop_id, None)
                 confirmed.append((message.segment, op.drop_id))
             else:
-                self._shard.apply(node.index, op, step)
+                index.apply(node.index, op, step)
                 if isinstance(op, Entries) and node.complete:  # until the next heartbeat says it exactly
                     node.free_bytes -= int(u64s(op.lengths).sum())
-        return Outcome(Done(len(message.ops)), pushes + self._pushes(step), confirmed=tuple(confirmed))
+        return Outcome(Done(len(message.ops)), pushes + self._pushes([step]), confirmed=tuple(confirmed))
 
     def _need(self, message: Need, now_s: float, origin: Origin) -> Outcome:
         self._check_epoch(message.epoch)
         node = self._nodes.heard(message.segment, now_s)
-        step = self._step(now_s, "")
-        evicted = self._shard.need(node.index, message.want_bytes, step)
+        evicted = self._shards.need(node.index, message.want_bytes, now_s, self._steps(now_s))
         self._counts["needs"] += 1
-        reply = Victims(evicted.drops, evicted.freed_bytes, evicted.next_age_ms)
-        return Outcome(reply, self._pushes(step))
+        claims = self._shards.claims if evicted.drops else []
+        reply = Victims(evicted.drops, evicted.freed_bytes, evicted.next_age_ms, claims)
+        return Outcome(reply, self._pushes(evicted.steps))
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch > self.epoch:
@@ -279,28 +300,31 @@ class MasterCore:
 
     # ------------------------------------------------------------ steps and pushes
 
-    def _step(self, now_s: float, host: str) -> Step:
-        def place_put(size_bytes: int, promised: Mapping[int, int]) -> int | None:
+    def _step(self, now_s: float, host: str, shard: int) -> Step:
+        def place_put(size_bytes: int) -> int | None:
+            promised = self._shards.promised()
             here = choose(self._nodes.writable_on(host), size_bytes, promised) if host else None
             best = here or choose(self._nodes.writable(), size_bytes, promised)
             return None if best is None else best.index
 
-        return Step(now_s, self._nodes.usable, self._nodes.impaired, self._nodes.names, place_put)
+        nodes = self._nodes
+        return Step(now_s, nodes.usable, nodes.impaired, nodes.names, place_put, shard)
 
-    def _pushes(self, step: Step) -> list[Push]:
+    def _steps(self, now_s: float, host: str = "") -> Callable[[int], Step]:
+        return partial(self._step, now_s, host)
+
+    def _pushes(self, steps: Iterable[Step]) -> list[Push]:
         names = self._nodes.names
-        pushes: list[Push] = [
-            (names[segment], self._exact_drop(step.drops.take(segment))) for segment in step.drops.segments()
-        ]
-        for order in step.checks:
-            check = Check(
-                self.epoch, order.keyspace, order.rank, order.block_hash, order.slot, order.generation
-            )
-            pushes.append((names[order.segment], check))
+        pushes: list[Push] = []
+        for step in steps:
+            for segment in step.drops.segments():
+                epoch, drops = self._shards.epoch(step.shard), step.drops.take(segment)
+                drop = Drop(self._next_drop_id(), epoch, drops, shard=step.shard)
+                pushes.append((names[segment], drop))
+            for order in step.checks:
+                epoch, what = self._shards.epoch(step.shard), order[1:]
+                pushes.append((names[order.segment], Check(epoch, *what, step.shard)))
         return pushes
-
-    def _exact_drop(self, drops: list[DropList]) -> Drop:
-        return Drop(self._next_drop_id(), self.epoch, drops)
 
     def _next_drop_id(self) -> int:
         self._drop_id += 1
@@ -329,16 +353,19 @@ class MasterCore:
     def status(self, now_s: float) -> dict[str, int | float | str]:
         """Flat facts for people and tests."""
         nodes = self._nodes.all()
-        facts: dict[str, int | float | str] = {"epoch": self.epoch, "shards": len(self._shards)}
+        facts: dict[str, int | float | str] = {
+            "epoch": self.epoch,
+            "shards": self._shards.total,
+            "shards_owned": len(self._shards),
+        }
         for state in NodeState:
             facts[f"nodes_{state.name.lower()}"] = sum(node.state is state for node in nodes)
         facts["capacity_bytes"] = sum(node.info.capacity_bytes for node in nodes)
         facts["free_bytes"] = sum(node.free_bytes for node in nodes)
         facts["nodes_draining"] = sum(entry.draining for entry in self._nodes.entries())
-        return facts | self._shard.facts() | dict(self._counts)
+        return facts | self._shards.facts() | dict(self._counts)
 
     def validate(self) -> None:
         """Asserts every invariant. A scan: for tests."""
         self._nodes.validate()
-        for shard in self._shards:
-            shard.validate()
+        self._shards.validate()

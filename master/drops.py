@@ -16,20 +16,22 @@ class _Locations:
         self.slots: list[int] = []
         self.generations: list[int] = []
 
-    def packed(self, keyspace: bytes) -> DropList:
+    def packed(self, keyspace: bytes, shard: int) -> DropList:
         return DropList(
             keyspace,
             pack_u16(self.ranks),
             join_hashes(self.hashes),
             pack_u32(self.slots),
             pack_u64(self.generations),
+            shard,
         )
 
 
 class DropBatch:
-    """Exact locations by segment index, in the order in which they were dropped."""
+    """Exact locations of one shard by segment index, in the order in which they were dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
         self._lists: dict[int, list[tuple[bytes, _Locations]]] = {}
 
     def add(
@@ -59,7 +61,12 @@ class DropBatch:
 
     def take(self, segment: int) -> list[DropList]:
         """Removes and returns what one segment has to drop."""
-        return [locations.packed(keyspace) for keyspace, locations in self._lists.pop(segment, [])]
+        lists = self._lists.pop(segment, [])
+        return [locations.packed(keyspace, self.shard) for keyspace, locations in lists]
+
+    def some(self, segment: int) -> bool:
+        """Whether a segment has something to drop."""
+        return segment in self._lists
 
     def segments(self) -> list[int]:
         """Segments that have something to drop."""

@@ -1,9 +1,9 @@
-"""Making room on one segment: victims of all tables of a shard, oldest first."""
+"""Making room on one segment: victims of all tables of all shards, oldest first."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from moonpool.master.chained import ChainedTable
 from moonpool.master.drops import DropBatch
@@ -15,21 +15,29 @@ CHORE_ROWS_MAX = 4096
 
 
 class Room:
-    """One call for `want_bytes` on a segment. `freed_bytes`: payload that left it."""
+    """One call for `want_bytes` on a segment. `offers`: the tables, and where each one's drops are gathered.
+    `freed_bytes`: payload that left the segment."""
 
-    def __init__(self, segment: int, want_bytes: int, now_s: float, drops: DropBatch, budget: Budget) -> None:
+    def __init__(
+        self,
+        segment: int,
+        want_bytes: int,
+        now_s: float,
+        offers: Mapping[Table, DropBatch],
+        budget: Budget,
+    ) -> None:
         self.freed_bytes = 0
         self.rows = 0
         self._segment = segment
         self._want_bytes = want_bytes
         self._now_s = now_s
-        self._drops = drops
+        self._offers = offers
         self._budget = budget
 
-    def make(self, tables: Sequence[Table]) -> None:
+    def make(self) -> None:
         """Leaves in order of worth; then those whose presence lease yields; then, where no leaf lies on the
         segment, leaves elsewhere that hang on rows of the segment."""
-        here = [table for table in tables if self._segment in table.candidates.queues]
+        here = [table for table in self._offers if self._segment in table.candidates.queues]
         chores = Budget(CHORE_ROWS_MAX)
         for table in here:
             table.candidates.promote_stale(self._now_s, chores)
@@ -82,7 +90,7 @@ class Room:
         table.policy.evicted(table.hashes[row], table.uses[row])
         if isinstance(table, ChainedTable):
             table.lift_use(row)
-        table.discard(row, self._now_s, self._drops)
+        table.discard(row, self._now_s, self._offers[table])
 
 
 def next_age_ms(tables: Sequence[Table], segment: int, now_s: float) -> int:

@@ -10,7 +10,8 @@ Each segment has a small number, its index, that location columns hold instead o
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,8 +42,8 @@ READABLE = (NodeState.JOINING, NodeState.LIVE)
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One segment. `complete`: an inventory has ended since it (re)joined. `outstanding`: drops that somebody
-    waits for, by id, sent again when a stream begins."""
+    """One segment. `named`: shards whose inventory has ended since it (re)joined; `complete`: all have. `outstanding`:
+    drops that somebody waits for, by id, sent again when the stream of their shard begins."""
 
     info: NodeInfo
     index: int
@@ -53,14 +54,35 @@ class Node:
     free_bytes: int = 0
     facts: dict[str, int | float] = field(default_factory=dict)
     flaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS_MAX))
-    stream: ReportStream = field(default_factory=ReportStream)
+    named: set[int] = field(default_factory=set)
+    streams: dict[int, ReportStream] = field(default_factory=dict)
     outstanding: dict[int, Drop] = field(default_factory=dict)
 
+    def stream(self, shard: int) -> ReportStream:
+        """The one ordered stream between the segment and that shard."""
+        return self.streams.setdefault(shard, ReportStream())
+
+    def cut_streams(self) -> None:
+        """Only new streams will do."""
+        self.streams.clear()
+
+    def disown(self, shard: int) -> None:
+        """The shard is somebody else's now."""
+        self.streams.pop(shard, None)
+        self.named.discard(shard)
+        for drop in self.outstanding_of(shard):
+            del self.outstanding[drop.drop_id]
+
+    def outstanding_of(self, shard: int) -> list[Drop]:
+        """Drops that are not confirmed, oldest first."""
+        return [drop for drop in self.outstanding.values() if drop.shard == shard]
+
     def expect(self, drop: Drop) -> None:
-        """The node must confirm this one, however long it is away; at most OUTSTANDING_MAX."""
+        """The node must confirm this one, however long it is away; at most OUTSTANDING_MAX of a shard."""
         self.outstanding[drop.drop_id] = drop
-        if len(self.outstanding) > OUTSTANDING_MAX:
-            del self.outstanding[next(iter(self.outstanding))]
+        waiting = self.outstanding_of(drop.shard)
+        if len(waiting) > OUTSTANDING_MAX:
+            del self.outstanding[waiting[0].drop_id]
             log.warning("node %s is away for too many removals; the oldest is given up", self.info.node)
 
 
@@ -99,9 +121,10 @@ class Nodes:
             node = self._add(info, now_s)
         self._leave(node)  # it may have moved to another host
         node.info, node.heard_s, node.connected = info, now_s, True
-        node.stream.cut()
+        node.cut_streams()
         if node.state is NodeState.LOST:
             node.complete = False
+            node.named.clear()
             self._unswept.discard(node.index)
         self._set_state(node, NodeState.LIVE if node.complete else NodeState.JOINING)
         return node
@@ -133,13 +156,14 @@ class Nodes:
         if node is None or node.state is NodeState.LOST:
             return None
         node.connected = False
-        node.stream.cut()
+        node.cut_streams()
         return self._suspect(node, now_s) if node.state is not NodeState.SUSPECT else None
 
-    def inventory_complete(self, node: Node) -> None:
-        """The node's stream has named all it holds."""
-        node.complete = True
-        if node.state is NodeState.JOINING:
+    def inventory_complete(self, node: Node, shard: int, owned: Collection[int]) -> None:
+        """The node's stream has named all it holds of a shard."""
+        node.named.add(shard)
+        node.complete = node.complete or node.named.issuperset(owned)
+        if node.complete and node.state is NodeState.JOINING:
             self._set_state(node, NodeState.LIVE)
 
     def tick(self, now_s: float) -> list[Node]:
@@ -188,7 +212,7 @@ class Nodes:
         return None
 
     def _lose(self, node: Node) -> None:
-        node.stream.cut()
+        node.cut_streams()
         self._unswept.add(node.index)
         self._set_state(node, NodeState.LOST)
 
@@ -278,7 +302,8 @@ class Nodes:
             assert self.names[node.index] == node.info.segment, "a wrong name"
             assert self.usable[node.index] == (node.state in READABLE), "usable is wrong"
             assert len(node.flaps_s) <= FLAPS_MAX, "flaps are not bounded"
-            assert len(node.outstanding) <= OUTSTANDING_MAX, "outstanding drops are not bounded"
+            per_shard = Counter(drop.shard for drop in node.outstanding.values())
+            assert max(per_shard.values(), default=0) <= OUTSTANDING_MAX, "outstanding drops are not bounded"
         suspects = {node.index for node in self._nodes.values() if node.state is NodeState.SUSPECT}
         assert self._suspects == suspects, "who is suspect is wrong"
         assert self.impaired == bool(self._unswept or suspects), "impaired is wrong"

@@ -37,7 +37,7 @@ def start_item(
             answers[index] = PutAnswer.BUSY
             continue
         if segment is None:
-            segment = step.place_put(item.size_bytes, promises.bytes_on)
+            segment = step.place_put(item.size_bytes)
         if segment is None:
             answers[index] = PutAnswer.NO_NODE
             continue

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW, view
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.flat import FlatTable
-from moonpool.master.need import Room, next_age_ms
-from moonpool.master.policy_adaptive import AdaptiveCredit
 from moonpool.master.promises import Promises
 from moonpool.master.reports import apply_op, check_op
 from moonpool.master.step import CheckOrder, Step, check_count
@@ -25,14 +23,13 @@ from moonpool.master.sweeps import Sweeps
 from moonpool.master.table import Table
 from moonpool.master.validation import validate_table
 from moonpool.master.victims import Budget
-from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, Overloaded
+from moonpool.schemas.errors import KeyspaceUnknown
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import (
     Clear,
     Describe,
     DescribeKeyspace,
     Done,
-    DropList,
     Locate,
     Match,
     Message,
@@ -51,26 +48,29 @@ from moonpool.schemas.messages import (
 )
 from moonpool.schemas.packed import split_hashes
 
-TABLES_MAX = 4096
-NEED_ROWS_MAX = 4096
 SWEEP_ROWS_A_TICK = 65536
 SWEEP_ROWS_AT_ONCE = 16384
 ROWS_A_TICK = 4096
 
 
-class Evicted(NamedTuple):
-    """What a need found: the asking node's own drops, payload bytes, age of the next victim."""
-
-    drops: list[DropList]
-    freed_bytes: int
-    next_age_ms: int
-
-
 class ShardIndex(Protocol):
     """All that a core does with a shard. Raises MoonpoolError for refusals, before anything has changed."""
 
+    @property
+    def promised(self) -> Mapping[int, int]:
+        """Bytes that writers were promised, by segment."""
+        ...
+
     def register(self, spec: KeyspaceSpec) -> None:
         """Makes a keyspace known."""
+        ...
+
+    def unregister(self, keyspace: bytes) -> None:
+        """Forgets one without rows."""
+        ...
+
+    def rows_of(self, keyspace: bytes) -> int:
+        """How many rows it has."""
         ...
 
     def ask(self, message: Message, step: Step) -> Message:
@@ -93,8 +93,8 @@ class ShardIndex(Protocol):
         """The stream has named all that the segment holds: the rest goes, in slices."""
         ...
 
-    def need(self, segment: int, want_bytes: int, step: Step) -> Evicted:
-        """Removes victims until so many bytes of the segment are free."""
+    def offers(self) -> Iterable[Table]:
+        """Whose rows may be evicted."""
         ...
 
     def lose(self, segment: int) -> None:
@@ -125,7 +125,7 @@ class ShardIndex(Protocol):
         """Of every keyspace."""
         ...
 
-    def facts(self) -> dict[str, int | float | str]:
+    def facts(self) -> dict[str, int]:
         """Sizes and counters."""
         ...
 
@@ -133,13 +133,12 @@ class ShardIndex(Protocol):
 class Shard:
     """The one implementation of ShardIndex."""
 
-    def __init__(self, policy: EvictionPolicy | None = None) -> None:
+    def __init__(self, policy: EvictionPolicy) -> None:
         self.tables: dict[bytes, Table] = {}
         self.promises = Promises()
-        self._policy = policy or AdaptiveCredit()
+        self._policy = policy
         self._bad_reports = BadReports()
         self._sweeps = Sweeps()
-        self._evicted_rows = 0
         self._handlers: dict[type[Message], Callable[[Table, Any, Step], Message]] = {
             Probe: lookups.probe,
             Match: lookups.match,
@@ -156,18 +155,22 @@ class Shard:
             Unpin: self._unpin,
         }
 
+    @property
+    def promised(self) -> Mapping[int, int]:
+        """See ShardIndex."""
+        return self.promises.bytes_on
+
     def register(self, spec: KeyspaceSpec) -> None:
-        """See ShardIndex. Where there are too many keyspaces, an empty one makes room."""
-        keyspace = spec.digest()
-        if keyspace in self.tables:
-            return
-        spec.check()
-        if len(self.tables) >= TABLES_MAX:
-            empty = next((key for key, table in self.tables.items() if not len(table)), None)
-            if empty is None:
-                raise Overloaded(what="the list of keyspaces", limit=TABLES_MAX)
-            del self.tables[empty]
-        self.tables[keyspace] = self._make_table(spec)
+        """See ShardIndex."""
+        self.tables[spec.digest()] = self._make_table(spec)
+
+    def unregister(self, keyspace: bytes) -> None:
+        """See ShardIndex."""
+        del self.tables[keyspace]
+
+    def rows_of(self, keyspace: bytes) -> int:
+        """See ShardIndex."""
+        return len(self.tables[keyspace])
 
     def _make_table(self, spec: KeyspaceSpec) -> Table:
         kind = ChainedTable if spec.kind is Kind.CHAINED else FlatTable
@@ -263,17 +266,9 @@ class Shard:
         self._sweeps.start(segment, self.tables.values(), unnamed=True)
         self._sweeps.run(self.tables, SWEEP_ROWS_AT_ONCE, step.now_s)
 
-    def need(self, segment: int, want_bytes: int, step: Step) -> Evicted:
+    def offers(self) -> Iterable[Table]:
         """See ShardIndex."""
-        if want_bytes < 0:
-            raise InvalidParams(field="want_bytes", value=want_bytes, allowed="0 or more")
-        tables = list(self.tables.values())
-        self._policy.full(sum(map(len, tables)))
-        self._policy.study()
-        room = Room(segment, want_bytes, step.now_s, step.drops, Budget(NEED_ROWS_MAX))
-        room.make(tables)
-        self._evicted_rows += room.rows
-        return Evicted(step.drops.take(segment), room.freed_bytes, next_age_ms(tables, segment, step.now_s))
+        return self.tables.values()
 
     def lose(self, segment: int) -> None:
         """See ShardIndex."""
@@ -297,18 +292,18 @@ class Shard:
     def tick(self, step: Step) -> None:
         """See ShardIndex."""
         self.promises.expire(step.now_s)
-        self._policy.study()
-        self._sweeps.run(self.tables, SWEEP_ROWS_A_TICK, step.now_s)
+        rows_max = max(1, round(ROWS_A_TICK * step.share))
+        self._sweeps.run(self.tables, round(SWEEP_ROWS_A_TICK * step.share), step.now_s)
         for key in self._bad_reports.overdue(step.now_s):
             self._drop_doubted(*key, step)
-        rebuilt = Budget(ROWS_A_TICK)
+        rebuilt = Budget(rows_max)
         for table in self.tables.values():
-            for row in table.pins.expire(step.now_s, ROWS_A_TICK):
+            for row in table.pins.expire(step.now_s, rows_max):
                 table.candidates.add_everywhere(row, step.now_s)
-            table.candidates.promote_stale(step.now_s, Budget(ROWS_A_TICK))
+            table.candidates.promote_stale(step.now_s, Budget(rows_max))
             table.candidates.rebuild(step.now_s, rebuilt)
             if isinstance(table, ChainedTable):
-                table.settle_some(ROWS_A_TICK)
+                table.settle_some(rows_max)
 
     def remove_some(self, step: Step) -> None:
         """See ShardIndex."""
@@ -332,7 +327,6 @@ class Shard:
     def validate(self) -> None:
         """See ShardIndex."""
         self.promises.validate()
-        self._policy.validate()
         for table in self.tables.values():
             validate_table(table)
 
@@ -340,16 +334,14 @@ class Shard:
         """See ShardIndex."""
         return [table.spec for table in self.tables.values()]
 
-    def facts(self) -> dict[str, int | float | str]:
+    def facts(self) -> dict[str, int]:
         """See ShardIndex."""
         tables: Sequence[Table] = list(self.tables.values())
         return {
-            "keyspaces": len(tables),
             "rows": sum(map(len, tables)),
             "copies": sum(sum(table.copies.values()) for table in tables),
             "pins": sum(len(table.pins) for table in tables),
             "promises": len(self.promises),
             "checks_waiting": len(self._bad_reports),
-            "evicted_rows": self._evicted_rows,
             "index_bytes": sum(table.columns.size_bytes() + table.rows.size_bytes() for table in tables),
-        } | self._policy.facts()
+        }

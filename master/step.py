@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,24 +35,29 @@ class Predicate(NamedTuple):
     whole_keyspace: bool
 
 
-PlacePut = Callable[[int, Mapping[int, int]], int | None]
-"""(bytes of one block, promised bytes by segment) -> index of the segment to write to; None: there is none."""
+PlacePut = Callable[[int], int | None]
+"""Bytes of one block -> index of the segment to write to; None: there is none."""
 
 
 @dataclass(slots=True)
 class Step:
-    """`usable` by segment index; `impaired`: some segment that holds rows isn't. `names`: segment ids by index.
-    `postponed`: segments that may hold what is removed later."""
+    """One shard's. `usable` by segment index; `impaired`: some segment that holds rows isn't. `names`: segment ids by
+    index. `postponed`: segments that may hold what is removed later. `share`: of the time that all shards have."""
 
     now_s: float
     usable: Usable
     impaired: bool
     names: Sequence[bytes]
     place_put: PlacePut
-    drops: DropBatch = field(default_factory=DropBatch)
+    shard: int = 0
+    share: float = 1.0
+    drops: DropBatch = field(init=False)
     checks: list[CheckOrder] = field(default_factory=list)
     predicate: Predicate | None = None
     postponed: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.drops = DropBatch(self.shard)
 
     def until_s(self, lease_ms: int) -> float:
         """End of a lease of so many ms. Raises InvalidParams."""

@@ -1,4 +1,4 @@
-"""The one ordered stream between a segment and this master, as the master sees it."""
+"""The one ordered stream between a segment and a shard, as the shard's master sees it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ class ReportStream:
         self._stream: int | None = None
         self._next = 0
 
-    def begins(self, sequence: int) -> bool:
-        """Whether a message starts a stream."""
-        return sequence == 0
-
     def check(self, stream: int, sequence: int) -> None:
         """Raises StreamGap where this is not the next message."""
         if sequence == 0:
@@ -26,7 +22,3 @@ class ReportStream:
     def advance(self, stream: int, sequence: int) -> None:
         """The message has been applied."""
         self._stream, self._next = stream, sequence + 1
-
-    def cut(self) -> None:
-        """Only a new stream will do."""
-        self._stream = None

@@ -232,10 +232,10 @@ class StreamGap(Refused):
 
 
 class WrongShard(Refused):
-    """Facts: shard."""
+    """Facts: shard, epoch (of the cluster map that says so)."""
 
     code = -2011
-    sentence = "shard {shard} is not served here; ask for the cluster map"
+    sentence = "shard {shard} is not served here as of epoch {epoch}; ask for the cluster map"
 
 
 class LeaseLost(Refused):

@@ -10,6 +10,9 @@ any server       Failed answers any request
 Columns are packed byte strings (schemas/packed.py): `hashes` is count * hash_bytes long, u32 and u64
 columns are little-endian. `keyspace` is always the 16-byte digest. Times are relative and in ms, so that
 no two clocks are compared. Nothing here holds a payload byte.
+
+Shards (schemas/runs.py): `shards` is a u16 column, one an item that the request names; `shard` is one number. Left
+empty (b"", -1) they mean every shard of the master that is asked, which is exact where the cluster has one shard.
 """
 
 from __future__ import annotations
@@ -143,6 +146,7 @@ class Match(Message, frozen=True):
     keyspace: bytes
     runs: list[tuple[int, bytes]]
     lease_ms: int = 3000
+    shards: bytes = b""
 
 
 class Matched(Message, frozen=True):
@@ -158,6 +162,7 @@ class Presence(Message, frozen=True):
     hashes: bytes
     rank: int = -1
     ttl_ms: int = 3000
+    shards: bytes = b""
 
 
 class Present(Message, frozen=True):
@@ -181,6 +186,7 @@ class Locate(Message, frozen=True):
     rank: int
     runs: list[RunSlice] = []
     hashes: bytes = b""
+    shards: bytes = b""
 
 
 class Located(Message, frozen=True):
@@ -200,6 +206,7 @@ class Renew(Message, frozen=True):
     keyspace: bytes
     hashes: bytes
     lease_ms: int = 10000
+    shards: bytes = b""
 
 
 class Renewed(Message, frozen=True):
@@ -219,6 +226,7 @@ class PutItem(msgspec.Struct, frozen=True, array_like=True):
     parent: bytes
     hashes: bytes
     size_bytes: int
+    shard: int = 0
 
 
 class PutStart(Message, frozen=True):
@@ -242,6 +250,7 @@ class PutAbandon(Message, frozen=True):
     keyspace: bytes
     rank: int
     hashes: bytes
+    shard: int = -1
 
 
 class ReportBad(Message, frozen=True):
@@ -253,6 +262,7 @@ class ReportBad(Message, frozen=True):
     segment: bytes
     slot: int
     generation: int
+    shard: int = -1
 
 
 class Remove(Message, frozen=True):
@@ -266,6 +276,7 @@ class Remove(Message, frozen=True):
     wait_ms: int = 1000
     rank: int = -1
     dry_run: bool = False
+    shards: bytes = b""
 
 
 class Removed(Message, frozen=True):
@@ -292,6 +303,7 @@ class Pin(Message, frozen=True):
     keyspace: bytes
     hashes: bytes
     ttl_ms: int = 0
+    shards: bytes = b""
 
 
 class Unpin(Message, frozen=True):
@@ -299,6 +311,7 @@ class Unpin(Message, frozen=True):
 
     keyspace: bytes
     hashes: bytes
+    shards: bytes = b""
 
 
 class Drain(Message, frozen=True):
@@ -314,6 +327,7 @@ class Describe(Message, frozen=True):
 
     keyspace: bytes
     block_hash: bytes
+    shard: int = -1
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
@@ -410,12 +424,14 @@ class NodeEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClusterMap(Message, frozen=True):
-    """Answer to GetClusterMap."""
+    """Answer to GetClusterMap. `owners`: for each shard the index of its master in `masters`, -1 where it has none
+    now. `epoch` is raised whenever a shard changes hands."""
 
     epoch: int
     shards: int
     masters: list[str]
     nodes: list[NodeEntry]
+    owners: list[int] = []
 
 
 class GetStatus(Message, frozen=True):
@@ -440,14 +456,18 @@ class Announce(Message, frozen=True):
 
 
 class Announced(Message, frozen=True):
-    """The master that the node now reports to."""
+    """The master that the node reports to. `epoch`: of this life of it. `claims`: (shard, epoch) of each shard that
+    it owns; `shards`: how many the cluster has. `masters`: addresses of all."""
 
     epoch: int
     heartbeat_ms: int
+    shards: int = 1
+    claims: list[tuple[int, int]] = []
+    masters: list[str] = []
 
 
 class Entries(msgspec.Struct, frozen=True, array_like=True, tag="committed"):
-    """Committed slots of one keyspace, in columns: an inventory page or fresh commits."""
+    """Committed slots of one keyspace and shard, in columns: an inventory page or fresh commits."""
 
     keyspace: bytes
     ranks: bytes  # u16
@@ -499,20 +519,21 @@ class Checked(msgspec.Struct, frozen=True, array_like=True, tag="checked"):
 
 
 class InventoryEnd(msgspec.Struct, frozen=True, array_like=True, tag="inventory_end"):
-    """All that the segment holds has been named since the stream's first message."""
+    """All that the segment holds of the shard has been named since the stream's first message."""
 
 
 Op = Entries | Freed | Moved | DropDone | Checked | InventoryEnd
 
 
 class Report(Message, frozen=True):
-    """Numbered piece of the one ordered stream between a segment and a master. Sequence 0 starts a stream,
-    with a full inventory to follow. Answered by Done, or Failed(StreamGap)."""
+    """Numbered piece of the one ordered stream between a segment and a shard. Sequence 0 starts a stream, with a full
+    inventory to follow. Answered by Done, or Failed(StreamGap, WrongShard)."""
 
     segment: bytes
     stream: int
     sequence: int
     ops: list[Op]
+    shard: int = 0
 
 
 class Heartbeat(Message, frozen=True):
@@ -541,21 +562,24 @@ class DropList(msgspec.Struct, frozen=True, array_like=True):
     hashes: bytes
     slots: bytes
     generations: bytes
+    shard: int = 0
 
 
 class Victims(Message, frozen=True):
-    """What Need found, oldest first. `next_age_ms`: age of the next victim (-1: none left)."""
+    """What Need found, oldest first. `next_age_ms`: age of the next victim (-1: none left). `claims`: as in
+    Announced, of the shards that `drops` names."""
 
     drops: list[DropList]
     freed_bytes: int
     next_age_ms: int
+    claims: list[tuple[int, int]] = []
 
 
 class Drop(Message, frozen=True):
     """Pushed by the master: flip these headers, then say DropDone on the stream.
 
     `drops`: exact locations. `hashes` (with `keyspace`): whatever holds or is about to hold these rows, WRITING
-    slots too. `whole_keyspace`: everything in it.
+    slots too. `whole_keyspace`: everything in it. All of it in one shard, whose `epoch` the master holds.
     """
 
     drop_id: int
@@ -564,10 +588,11 @@ class Drop(Message, frozen=True):
     keyspace: bytes = b""
     hashes: bytes = b""
     whole_keyspace: bool = False
+    shard: int = 0
 
 
 class Check(Message, frozen=True):
-    """Pushed by the master: verify this slot's checksum and say Checked on the stream."""
+    """Pushed by the master: verify this slot's checksum and say Checked on the shard's stream."""
 
     epoch: int
     keyspace: bytes
@@ -575,6 +600,7 @@ class Check(Message, frozen=True):
     block_hash: bytes
     slot: int
     generation: int
+    shard: int = 0
 
 
 # ---------------------------------------------------------------- client, node

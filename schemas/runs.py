@@ -1,13 +1,24 @@
-"""Runs: the stretches of a chain that metadata is sharded by. Boundaries at 0, 64, 512 and every 512 after."""
+"""Runs: the stretches of a chain that metadata is sharded by, and which shard a run or a row is in.
+
+Boundaries at 0, 64, 512 and every 512 after. A run is in the shard of its first block; a row of a flat keyspace, which
+has no run, in that of its own hash.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import xxhash
+import numpy as np
+
+from moonpool.schemas.packed import U16, U64, count_of
 
 FIRST_BOUNDARY = 64
 STRIDE = 512
+SHARDS_MAX = 512
+"""Of a cluster. Segments have room for as many epochs in their heads."""
+
+_MIX = 0x9E3779B97F4A7C15
+_WORD = (1 << 64) - 1
 
 
 def run_start(position: int) -> int:
@@ -35,8 +46,25 @@ def split_runs(first: int, count: int) -> Iterator[tuple[int, int]]:
         first = stop
 
 
-def shard_of(keyspace: bytes, run_root: bytes, shards: int) -> int:
-    """The shard of a run, by its first block's hash (of a flat row, by its own)."""
+def shard_of(keyspace: bytes, root: bytes, shards: int) -> int:
+    """The shard of a run, by its first block's hash; of a flat row, by its own."""
     if shards == 1:
         return 0
-    return xxhash.xxh3_64_intdigest(keyspace + run_root) % shards
+    mixed = int.from_bytes(keyspace[:8], "little")
+    for start in range(0, len(root), 8):
+        mixed = (mixed ^ int.from_bytes(root[start : start + 8], "little")) * _MIX & _WORD
+        mixed ^= mixed >> 32
+    return mixed % shards
+
+
+def shards_of(keyspace: bytes, roots: bytes, hash_bytes: int, shards: int) -> U16:
+    """The same of many packed hashes at once."""
+    count = count_of(roots, hash_bytes, "hashes")
+    if shards == 1:
+        return np.zeros(count, dtype=np.uint16)
+    words = np.frombuffer(roots, dtype="<u8").reshape(count, hash_bytes // 8)
+    mixed: U64 = np.full(count, int.from_bytes(keyspace[:8], "little"), dtype=np.uint64)
+    for column in words.T:
+        mixed = (mixed ^ column) * np.uint64(_MIX)
+        mixed ^= mixed >> np.uint64(32)
+    return (mixed % np.uint64(shards)).astype(np.uint16)

@@ -16,6 +16,7 @@ from moonpool.schemas.header import Headers, SlotState
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Begin, BeginItem, Granted, Status
 from moonpool.schemas.packed import U8, U32, U64
+from moonpool.schemas.runs import SHARDS_MAX
 from moonpool.store_client.node.annex import Annex, Facts, SessionRecord
 from moonpool.store_client.node.drops import Drops
 from moonpool.store_client.node.headers import generations_in, states_in, words_of
@@ -56,9 +57,12 @@ class NodeCore:
         self.slots = Slots(memory, self.keyspaces, sink)
         self.drops = Drops(self.slots, self.writers)
         self.moves = Moves(self.slots, self.drops)
-        self.last_serial = -1
+        self.shards = SHARDS_MAX
+        self.reported: dict[int, int] = {}
+        """What a commit that answers now waits for until it is visible: by shard a serial of its report stream."""
         self.counters = dict.fromkeys(("blocks_committed", "blocks_gone", "puts_revoked", "no_space"), 0)
         self._sink = sink
+        self._last_serials: dict[int, int] = {}
         self._annex = Annex(memory.buffer)
         self._records: dict[int, SessionRecord] = {}
         self._forgot_s = float("-inf")
@@ -125,6 +129,10 @@ class NodeCore:
             if digest != but and int.from_bytes(digest[:8], "little") not in used:
                 self.keyspaces.discard(digest)
 
+    def use_shards(self, shards: int) -> None:
+        """How many the cluster has: of any further one nothing is taken."""
+        self.shards = max(1, min(shards, SHARDS_MAX))
+
     # ------------------------------------------------------------ writing
 
     def begin(self, session: int, request: Begin, *, partial: bool) -> Granted | Shortage:
@@ -144,7 +152,7 @@ class NodeCore:
             raise InvalidParams(
                 field="begin.items", value=len(request.items), allowed=f"1 to {ITEMS_MAX} items"
             )
-        parts = [prepare(item, self.keyspaces.spec(item.keyspace)) for item in request.items]
+        parts = [prepare(item, self.keyspaces.spec(item.keyspace), self.shards) for item in request.items]
         blocks = sum(len(part.headers) for part in parts)
         if blocks > BLOCKS_MAX:
             raise InvalidParams(
@@ -213,13 +221,15 @@ class NodeCore:
 
     def commit(self, session: int, put_ids: list[int]) -> list[bytes]:
         """One Status byte a block for each put, in the order of its Begin: GONE where it was dropped meanwhile.
-        Unknown puts: no bytes. `last_serial` then says what a visible commit waits for. Raises NotFound (session)."""
+        Unknown puts: no bytes. `reported` then says what a visible commit waits for. Raises NotFound (session)."""
         writer = self.writers.get(session)
         answers = []
+        self.reported = {}
         for put_id in put_ids:
             put = writer.puts.get(put_id)
             if put is None:
                 answers.append(writer.finished.get(put_id, b""))
+                self.reported = dict(self._last_serials)  # it is among them
             else:
                 answers.append(self._commit(put))
                 writer.close(put, answers[-1])
@@ -240,8 +250,8 @@ class NodeCore:
             self.slots.headers.turn(rows, words_of(SlotState.COMMITTED, generations))
             self.slots.committed += len(blocks)
             self.counters["blocks_committed"] += len(blocks)
-            for op in entries(self.slots.headers.snapshot(rows), slots, self.keyspaces):
-                self.last_serial = self._sink.emit(op)
+            for shard, op in entries(self.slots.headers.snapshot(rows), slots, self.keyspaces):
+                self.reported[shard] = self._last_serials[shard] = self._sink.emit(op, shard)
             self._sink.written(slots, generations)
         return put.statuses.tobytes()
 

@@ -60,8 +60,10 @@ class Drops:
         self._doom(slots[writing])
         return freed_bytes
 
-    def sweep(self, keyspace: bytes, hashes: NDArray[np.bytes_] | None, first_page: int) -> int:
-        """Drops whatever of these rows lies in SWEEP_PAGES pages from `first_page` on; None: the whole keyspace.
+    def sweep(
+        self, keyspace: bytes, hashes: NDArray[np.bytes_] | None, first_page: int, shard: int = 0
+    ) -> int:
+        """Drops whatever of a shard's rows lies in SWEEP_PAGES pages from `first_page` on; None: the whole keyspace.
         `hashes`: S32. Returns how many slots it hit."""
         hit = 0
         word = np.uint64(keyspace_word(keyspace))
@@ -73,7 +75,7 @@ class Drops:
             first = page * self._slots.layout.headers_per_page
             headers = fields[first : first + len(slots)]
             states = states_in(headers["word"])
-            wanted = (headers["keyspace"] == word) & (states != SlotState.FREE)
+            wanted = (headers["keyspace"] == word) & (states != SlotState.FREE) & (headers["shard"] == shard)
             if hashes is not None and wanted.any():
                 wanted[wanted] = np.isin(headers["block_hash"][wanted], hashes)
             writing = wanted & (states == SlotState.WRITING)

@@ -21,6 +21,7 @@ from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.items import BLOCKS_MAX
 from moonpool.store_client.node.puts import LANES
+from moonpool.store_client.node.report_streams import Visible
 from moonpool.store_client.transports.engine.address import EngineAddress
 from moonpool.store_client.transports.engine.engine import Engine, Outcome
 from moonpool.store_client.transports.engine.landing import PAYLOAD_BYTES, Landing, LandingBlock
@@ -35,7 +36,7 @@ class PullHooks:
     """What a pull asks of its node. All block, and bound their time. `put_ids`: shared with the lanes."""
 
     begin: Callable[[int, BeginItem], Granted]
-    visible: Callable[[int], Future[None]]
+    visible: Visible
     visible_wait_s: float
     put_ids: itertools.count[int]
 
@@ -73,7 +74,7 @@ class Pulls:
             raise
         with self._core.lock:
             statuses = self._core.commit(LANES, [put_id])[0]
-            seen = self._hooks.visible(self._core.last_serial) if request.visible else None
+            seen = self._hooks.visible(self._core.reported) if request.visible else None
         self.counters["pulls"] += 1
         if seen is not None:
             self._await_visible(seen)

@@ -1,4 +1,4 @@
-"""Everything that a segment holds, read from its headers in bounded pieces."""
+"""Everything that a segment holds of one shard, read from its headers in bounded pieces."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ PAGES_MAX = 256
 class Inventory:
     """A walk through all pages. What is committed behind it was told live; what lies ahead will be read."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, shard: int = 0) -> None:
         self._slots = slots
+        self._shard = shard
         self._page = 0
         self._index = 0
 
@@ -47,11 +48,14 @@ class Inventory:
         if not slots:
             return []
         every = np.concatenate(slots)
-        words = self._slots.headers.words[self._slots.rows(every)]
-        held = self._slots.discard_misfits(every[states_in(words) == SlotState.COMMITTED])
+        rows = self._slots.rows(every)
+        wanted = states_in(self._slots.headers.words[rows]) == SlotState.COMMITTED
+        wanted &= self._slots.headers.fields["shard"][rows] == self._shard
+        held = self._slots.discard_misfits(every[wanted])
         if not len(held):
             return []
-        return entries(self._slots.headers.snapshot(self._slots.rows(held)), held, self._slots.keyspaces)
+        headers = self._slots.headers.snapshot(self._slots.rows(held))
+        return [op for _, op in entries(headers, held, self._slots.keyspaces)]
 
     def _pages_ahead(self) -> list[int]:
         """The next pages that have a slot size, PAGES_MAX at most."""

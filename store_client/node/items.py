@@ -11,6 +11,7 @@ from moonpool.schemas.header import HEADER_DTYPE, Headers, keyspace_word
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import BeginItem
 from moonpool.schemas.packed import U64, count_of, u64s
+from moonpool.schemas.runs import SHARDS_MAX
 from moonpool.store_client.node.headers import fill_hashes
 from moonpool.store_client.node.layout import PAGE_BYTES_MAX, class_slot_bytes, fixed_slot_bytes
 
@@ -19,7 +20,6 @@ BLOCKS_MAX = 8192
 
 KEY_BYTES_MAX = 4096
 _POSITION_MAX = (1 << 32) - BLOCKS_MAX
-_SHARD_MAX = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,13 +31,13 @@ class Prepared:
     keys: list[bytes]
 
 
-def prepare(item: BeginItem, spec: KeyspaceSpec) -> Prepared:
-    """Checks an item against its keyspace. Raises InvalidParams."""
+def prepare(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) -> Prepared:
+    """Checks an item against its keyspace, and its shard against how many there are. Raises InvalidParams."""
     count = count_of(item.hashes, spec.hash_bytes, "hashes")
     _check(0 < count <= BLOCKS_MAX, "hashes", count, f"1 to {BLOCKS_MAX} blocks")
     _check(0 <= item.rank < spec.world, "rank", item.rank, f"0 to {spec.world - 1}")
     _check(0 <= item.position <= _POSITION_MAX, "position", item.position, f"0 to {_POSITION_MAX}")
-    _check(0 <= item.shard <= _SHARD_MAX, "shard", item.shard, "a u32")
+    _check(0 <= item.shard < shards, "shard", item.shard, f"0 to {shards - 1}")
     parents = (0, spec.hash_bytes)
     _check(len(item.parent) in parents, "parent", f"{len(item.parent)} bytes", f"{parents} bytes")
     keys = [key.encode() for key in item.keys]

@@ -48,6 +48,7 @@ from moonpool.store_client.node.headers import fence, words_of
 from moonpool.store_client.node.items import BLOCKS_MAX
 from moonpool.store_client.node.lane_io import has_bytes, receive, receive_frame, send, set_pause
 from moonpool.store_client.node.puts import LANES
+from moonpool.store_client.node.report_streams import Visible
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class LaneHooks:
 
     begin: Callable[[int, BeginItem], Granted]
     register: Callable[[KeyspaceSpec], bytes]
-    visible: Callable[[int], Future[None]]
+    visible: Visible
     visible_wait_s: float
     put_ids: itertools.count[int]
 
@@ -219,7 +220,7 @@ class Lane:
         try:
             with self._core.lock:
                 statuses = self._core.commit(LANES, [put_id])[0]
-                seen = self._hooks.visible(self._core.last_serial) if message.visible else None
+                seen = self._hooks.visible(self._core.reported) if message.visible else None
             if seen is not None:
                 self._await_visible(seen)
         except MoonpoolError as error:

@@ -1,6 +1,6 @@
 """Where everything lies in a segment file: pure arithmetic, shared by the node and the clients that map the file.
 
-0              head (1 MiB): fixed fields, page table (u32 slot bytes a page, 0: no slot size yet), two annexes
+0              head (1 MiB): fixed fields, page table (u32 slot bytes a page, 0: no slot size yet), epochs, two annexes
 header_offset  headers: headers_per_page * 128 bytes a page, sparse until the page gets a slot size
 data_offset    pages, all of them allocated before the segment is announced
 """
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.header import HEADER_BYTES, SLOT_INDEX_BITS
 from moonpool.schemas.packed import U32, U64
+from moonpool.schemas.runs import SHARDS_MAX
 
 HEAD_BYTES = 1 << 20
 HEAD_MAGIC = b"MOONPOOL"
 HEAD_VERSION = 1
 PAGE_TABLE_OFFSET = 4096
 PAGES_MAX = 1 << 16
-ANNEX_OFFSET = PAGE_TABLE_OFFSET + 4 * PAGES_MAX + 4096
+ANNEX_OFFSET = PAGE_TABLE_OFFSET + 4 * PAGES_MAX + 8 * SHARDS_MAX
 ANNEX_BYTES = (HEAD_BYTES - ANNEX_OFFSET) // 2
 """Two annexes hold the keyspace specs and the session locks; they are written in turn, so that one is whole."""
 
@@ -41,7 +42,7 @@ _DATA_ALIGN = 2 << 20  # huge pages
 _INDEX_MASK = (1 << SLOT_INDEX_BITS) - 1
 _HEAD = struct.Struct("<8sII16s36s4xQQIIQQ")
 _CEILING_OFFSET = 256  # changed while the node runs: own cache line, an aligned word
-_EPOCH_OFFSET = 320
+_EPOCHS_OFFSET = PAGE_TABLE_OFFSET + 4 * PAGES_MAX
 
 
 def fixed_slot_bytes(payload_bytes: int) -> int:
@@ -190,6 +191,6 @@ def generation_ceiling(buffer: Any) -> U64:
     return np.frombuffer(buffer, dtype="<u8", count=1, offset=_CEILING_OFFSET)
 
 
-def epoch_seen(buffer: Any) -> U64:
-    """View of one word: the newest master epoch that the segment's node has obeyed."""
-    return np.frombuffer(buffer, dtype="<u8", count=1, offset=_EPOCH_OFFSET)
+def epochs_seen(buffer: Any) -> U64:
+    """View of one word a shard: the newest epoch of its owners that the segment's node has obeyed."""
+    return np.frombuffer(buffer, dtype="<u8", count=SHARDS_MAX, offset=_EPOCHS_OFFSET)

@@ -1,4 +1,4 @@
-"""The node's connection to its master: announce, reports, heartbeats, Need; Drop and Check come back as pushes."""
+"""The node's connection to one master: announce, reports, heartbeats, Need; Drop and Check come back as pushes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from moonpool.schemas.errors import (
     RpcFailed,
     StaleEpoch,
     StreamGap,
+    WrongShard,
 )
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.keyspace import KeyspaceSpec
@@ -47,9 +49,9 @@ from moonpool.schemas.messages import (
 from moonpool.store_client.node.checksums import verify
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.drops import SWEEP_PAGES, hash_set
-from moonpool.store_client.node.layout import epoch_seen
+from moonpool.store_client.node.fences import Fences
 from moonpool.store_client.node.outlets import Outlets
-from moonpool.store_client.node.reports import ReportStream
+from moonpool.store_client.node.report_streams import ReportStreams
 from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
 
 logger = logging.getLogger(__name__)
@@ -64,30 +66,38 @@ MESSAGES_A_FLUSH = 4
 """Between them the event loop serves writers."""
 
 
-class MasterLink:
-    """Keeps one connection to the master, for as long as `run` runs. Event loop only, but for `kick`."""
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """What the links to all masters share. `heard` is told the addresses of masters that one of them names."""
 
-    def __init__(
-        self,
-        address: str,
-        info: NodeInfo,
-        core: NodeCore,
-        stream: ReportStream,
-        outlets: Outlets,
-        facts: Callable[[], dict[str, int | float]],
-    ) -> None:
+    info: NodeInfo
+    core: NodeCore
+    streams: ReportStreams
+    outlets: Outlets
+    fences: Fences
+    facts: Callable[[], dict[str, int | float]]
+    heard: Callable[[list[str]], None] = lambda masters: None
+
+
+class MasterLink:
+    """Keeps one connection to a master, for as long as `run` runs. Event loop only."""
+
+    COUNTERS = ("connects", "drops", "stale_pushes")
+
+    def __init__(self, address: str, reporter: Reporter) -> None:
         self.address = address
         self.epoch = 0
-        self.counters = dict.fromkeys(("connects", "drops", "stale_pushes"), 0)
-        self._info = info
-        self._core = core
-        self._stream = stream
-        self._outlets = outlets
-        self._facts = facts
-        self._epoch_seen = epoch_seen(core.slots.memory.buffer)
+        self.counters = dict.fromkeys(self.COUNTERS, 0)
+        self.masters: list[str] = []
+        """All masters, as this one says."""
+        self._shared = reporter
+        self._info = reporter.info
+        self._core = reporter.core
+        self._fences = reporter.fences
         self._connection: AsyncRpcConnection | None = None
         self._pushes: asyncio.Queue[Message] = asyncio.Queue(PUSHES_MAX)
         self._failure = ""
+        self._turn = 0
 
     @property
     def connected(self) -> bool:
@@ -100,8 +110,6 @@ class MasterLink:
         """Connects, reports and reconnects until cancelled."""
         retry_s = RETRY_S[0]
         worker = asyncio.create_task(self._work_pushes())
-        loop = asyncio.get_running_loop()
-        self._outlets.kick = lambda: loop.call_soon_threadsafe(self._flush)
         try:
             while True:
                 try:
@@ -112,7 +120,6 @@ class MasterLink:
                 await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
                 retry_s = min(2 * retry_s, RETRY_S[1])
         finally:
-            self._outlets.kick = None
             worker.cancel()
             await asyncio.wait({worker})
 
@@ -120,7 +127,7 @@ class MasterLink:
         """One line for each new reason, not one a retry."""
         if failure != self._failure:
             self._failure = failure
-            logger.warning("no master: %s", failure)
+            logger.warning("no reports to the master at %s: %s", self.address, failure)
 
     async def _serve(self) -> None:
         """One connection's life. Raises MoonpoolError where it couldn't begin; a lost one returns."""
@@ -131,29 +138,41 @@ class MasterLink:
         try:
             with self._core.lock:
                 specs = self._core.keyspaces.specs()
-            announce = Announce(self._info, specs, int(self._epoch_seen[0]))
+            announce = Announce(self._info, specs, self._fences.newest)
             announced = _expect(await connection.call(announce, CALL_TIMEOUT_S), Announced)
-            self._obey(announced.epoch)
+            self.epoch = announced.epoch
             self._connection = connection
-            with self._core.lock:
-                self._stream.connect(announced.epoch)
+            self._obey(announced)
             self.counters["connects"] += 1
             self._failure = ""
             logger.info("reporting to the master at %s, epoch %d", self.address, announced.epoch)
-            self._flush()
+            self.flush()
             await self._beat(connection, announced)
         finally:
             self._connection = None
             with self._core.lock:
-                self._stream.disconnect()
+                for shard in self._fences.gone(self.address):
+                    self._shared.streams.of(shard).disconnect()
             await connection.close()
 
-    def _obey(self, epoch: int) -> None:
-        """Takes a master's orders from now on. Raises StaleEpoch where this segment has obeyed a newer one."""
-        newest = int(self._epoch_seen[0])
-        if epoch < newest:
-            raise StaleEpoch(epoch=epoch, current=newest)
-        self._epoch_seen[0] = self.epoch = epoch
+    def _obey(self, announced: Announced) -> None:
+        """Reports to the master, from now on, on the shards that it owns. Raises StaleEpoch where this segment has
+        obeyed newer owners of all that it claims."""
+        with self._core.lock:
+            self._core.use_shards(announced.shards)
+            self._shared.streams.use_shards(announced.shards)
+            change = self._fences.claimed(self.address, announced.claims)
+            for shard in change.lost:
+                self._shared.streams.of(shard).disconnect()
+            for shard, epoch in change.taken:
+                stream = self._shared.streams.of(shard)
+                stream.disconnect()  # from whom it reported to before
+                stream.connect(epoch)
+        if announced.claims and not self._fences.owned_by(self.address):
+            newest = max(epoch for _, epoch in announced.claims)
+            raise StaleEpoch(epoch=newest, current=self._fences.newest)
+        self.masters = announced.masters
+        self._shared.heard(announced.masters)
 
     async def _beat(self, connection: AsyncRpcConnection, announced: Announced) -> None:
         """Heartbeats until the connection or the epoch is gone."""
@@ -161,10 +180,12 @@ class MasterLink:
         try:
             while not connection.closed.done():
                 free_bytes = self._core.slots.allocator.free_bytes
-                beat = Heartbeat(self._info.segment, self.epoch, free_bytes, self._facts())
+                beat = Heartbeat(self._info.segment, self.epoch, free_bytes, self._shared.facts())
                 answer = _expect(await connection.call(beat, CALL_TIMEOUT_S), Announced)
                 if answer.epoch != self.epoch:
                     return
+                self._obey(answer)
+                self.flush()
                 await asyncio.wait({connection.closed}, timeout=interval_s)
             self._note(str(connection.closed.result() or "closed"))
         except MoonpoolError as error:
@@ -179,25 +200,27 @@ class MasterLink:
                 self._connection.send(RegisterKeyspace(spec)).add_done_callback(_ignore)
 
     async def need(self, want_bytes: int) -> Victims | None:
-        """What the master gives up, already out of its index. None where it can't be asked."""
+        """What the master gives up, already out of its index. None where it can't be asked. Of shards that are another
+        master's by now nothing is dropped."""
         if self._connection is None:
             return None
         try:
             request = Need(self._info.segment, self.epoch, want_bytes)
-            return _expect(await self._connection.call(request, CALL_TIMEOUT_S), Victims)
+            victims = _expect(await self._connection.call(request, CALL_TIMEOUT_S), Victims)
         except MoonpoolError as error:
-            logger.warning("the master gave no space: %s", error)
+            logger.warning("the master at %s gave no space: %s", self.address, error)
             return None
+        fresh = {shard for shard, epoch in victims.claims if self._fences.fresh(shard, epoch)}
+        return msgspec.structs.replace(victims, drops=[one for one in victims.drops if one.shard in fresh])
 
-    def _flush(self) -> None:
-        """Sends what the window allows, a few messages at a time."""
-        self._outlets.kicked = False
+    def flush(self) -> None:
+        """Sends what the windows allow, a few messages at a time."""
         for _ in range(MESSAGES_A_FLUSH):
             connection = self._connection
             if connection is None:
                 return
             with self._core.lock:
-                report = self._stream.next_report()
+                report = self._next_report()
             if report is None:
                 return
             try:
@@ -206,7 +229,17 @@ class MasterLink:
                 self._give_up(connection, error)
                 return
             sent.add_done_callback(partial(self._answered, connection, report))
-        asyncio.get_running_loop().call_soon(self._flush)
+        asyncio.get_running_loop().call_soon(self.flush)
+
+    def _next_report(self) -> Report | None:
+        """Of the streams in turn: no shard waits for the inventory of another."""
+        shards = self._fences.owned_by(self.address)
+        for _ in shards:
+            self._turn = (self._turn + 1) % len(shards)
+            report = self._shared.streams.of(shards[self._turn]).next_report()
+            if report is not None:
+                return report
+        return None
 
     def _answered(
         self, connection: AsyncRpcConnection, report: Report, reply: asyncio.Future[Message]
@@ -214,20 +247,31 @@ class MasterLink:
         if reply.cancelled() or reply.exception() is not None:
             return  # the connection is lost, and its owner knows
         message = reply.result()
+        stream = self._shared.streams.of(report.shard)
+        kind = CODES.get(message.code) if isinstance(message, Failed) else None
         if isinstance(message, Done):
             with self._core.lock:
-                self._stream.acknowledged(report.stream, report.sequence)
-        elif isinstance(message, Failed) and CODES.get(message.code) is StreamGap:
-            logger.warning("report stream %x starts again: %s", report.stream, message.message)
+                stream.acknowledged(report.stream, report.sequence)
+        elif isinstance(message, Failed) and kind is StreamGap:
+            logger.warning(
+                "report stream %x of shard %d starts again: %s",
+                report.stream,
+                report.shard,
+                message.message,
+            )
             with self._core.lock:
-                self._stream.gap(report.stream)
+                stream.gap(report.stream)
+        elif kind is WrongShard:  # it has changed hands: its new owner will claim it
+            with self._core.lock:
+                if self._fences.release(self.address, report.shard):
+                    stream.disconnect()
         else:
             self._give_up(
                 connection, RpcFailed(peer=self.address, reason=f"answered a report with {message}")
             )
             return
         if connection is self._connection:
-            self._flush()
+            self.flush()
 
     def _give_up(self, connection: AsyncRpcConnection, error: MoonpoolError) -> None:
         """This connection is of no use: the next one announces everything again."""
@@ -238,9 +282,12 @@ class MasterLink:
     # ------------------------------------------------------------ from the master
 
     def _pushed(self, message: Message) -> None:
+        if isinstance(message, Announced):
+            self._claims_changed(message)
+            return
         if not isinstance(message, Drop | Check):
             return
-        if message.epoch < int(self._epoch_seen[0]):
+        if not self._fences.fresh(message.shard, message.epoch):
             self.counters["stale_pushes"] += 1
             logger.warning("refused a %s of a deposed master", type(message).__name__)
             return
@@ -250,6 +297,17 @@ class MasterLink:
             # What is left undone stays unconfirmed at the master, which asks again on the next connection.
             if self._connection is not None:
                 self._give_up(self._connection, RpcFailed(peer=self.address, reason="too many pushes"))
+
+    def _claims_changed(self, announced: Announced) -> None:
+        """A shard has changed hands: not to wait for the next heartbeat keeps the pause short."""
+        if self._connection is None or announced.epoch != self.epoch:
+            return
+        try:
+            self._obey(announced)
+        except MoonpoolError as error:
+            self._give_up(self._connection, error)
+        else:
+            self.flush()
 
     async def _work_pushes(self) -> None:
         while True:
@@ -275,9 +333,8 @@ class MasterLink:
             good = await asyncio.to_thread(verify, self._core, now)
             with self._core.lock:
                 if self._core.drops.follow(place) == place:
-                    self._outlets.emit(
-                        Checked(check.keyspace, check.rank, check.block_hash, slot, generation, good)
-                    )
+                    found = Checked(check.keyspace, check.rank, check.block_hash, slot, generation, good)
+                    self._shared.outlets.emit(found, check.shard)
                     return
 
     async def _drop(self, drop: Drop) -> None:
@@ -286,26 +343,26 @@ class MasterLink:
         with self._core.lock:
             self._core.drops.exact(drop.drops)
         if drop.whole_keyspace:
-            await self._sweep(drop.keyspace, None)
+            await self._sweep(drop, None)
         elif drop.hashes:
             try:
                 hash_bytes = self._core.keyspaces.spec(drop.keyspace).hash_bytes
             except KeyspaceUnknown:
                 pass  # nothing here can be of that keyspace
             else:
-                await self._sweep(drop.keyspace, hash_set(drop.hashes, hash_bytes))
-        if drop.epoch < self.epoch:
-            return  # asked by an earlier master, and in this one's numbers it would confirm another drop
+                await self._sweep(drop, hash_set(drop.hashes, hash_bytes))
+        if not self._fences.fresh(drop.shard, drop.epoch):
+            return  # asked by an earlier owner, and in this one's numbers it would confirm another drop
         with self._core.lock:
-            self._outlets.emit(DropDone(drop.drop_id))
+            self._shared.outlets.emit(DropDone(drop.drop_id), drop.shard)
 
-    async def _sweep(self, keyspace: bytes, hashes: NDArray[np.bytes_] | None) -> None:
+    async def _sweep(self, drop: Drop, hashes: NDArray[np.bytes_] | None) -> None:
         drops = self._core.drops
         drops.sweeps += 1
         try:
             for page in range(0, self._core.head.layout.page_count, SWEEP_PAGES):
                 with self._core.lock:
-                    drops.sweep(keyspace, hashes, page)
+                    drops.sweep(drop.keyspace, hashes, page, drop.shard)
                 await asyncio.sleep(0)
         finally:
             drops.sweeps -= 1

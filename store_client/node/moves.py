@@ -72,21 +72,22 @@ class Moves:
 
     def _tell(self, slots: U32, headers: Headers, old: U64, places: U32, new: U64) -> None:
         keyspaces, sink = self._slots.keyspaces, self._slots.sink
-        if sink.naming:  # the inventory may never come to the old place, and will not know the new one
-            for op in entries(headers, slots, keyspaces):
-                sink.emit(op)
-        for digest, hash_bytes, index in by_keyspace(headers, keyspaces):
-            sink.emit(
-                Moved(
-                    digest,
-                    headers["rank"][index].tobytes(),
-                    hash_column(headers[index], "block_hash", hash_bytes),
-                    slots[index].tobytes(),
-                    old[index].tobytes(),
-                    places[index].tobytes(),
-                    new[index].tobytes(),
-                )
+        for shard, op in entries(headers, slots, keyspaces):
+            if sink.naming(
+                shard
+            ):  # the inventory may never come to the old place, and will not know the new one
+                sink.emit(op, shard)
+        for shard, digest, hash_bytes, index in by_keyspace(headers, keyspaces):
+            moved = Moved(
+                digest,
+                headers["rank"][index].tobytes(),
+                hash_column(headers[index], "block_hash", hash_bytes),
+                slots[index].tobytes(),
+                old[index].tobytes(),
+                places[index].tobytes(),
+                new[index].tobytes(),
             )
+            sink.emit(moved, shard)
         self._drops.moved(slots, old, places, new)
 
     def _page_data(self, page: int, slot_bytes: int) -> U8:

@@ -1,4 +1,4 @@
-"""The sink of a running node: reports go to the stream, fresh objects to the checksum thread."""
+"""The sink of a running node: reports go to the streams, fresh objects to the checksum thread."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Callable
 from moonpool.schemas.messages import Op
 from moonpool.schemas.packed import U32, U64
 from moonpool.store_client.node.checksums import Checksums
-from moonpool.store_client.node.reports import ReportStream
+from moonpool.store_client.node.report_streams import ReportStreams
 
 
 class Outlets:
     """Called under the node's lock, from any thread. `kick` is called once for all ops until `kicked` is unset."""
 
-    def __init__(self, stream: ReportStream, checksums: Checksums | None) -> None:
-        self._stream = stream
+    def __init__(self, streams: ReportStreams, checksums: Checksums | None) -> None:
+        self._streams = streams
         self._checksums = checksums
         self.kick: Callable[[], object] | None = None
         self.kicked = False
 
-    @property
-    def naming(self) -> bool:
+    def naming(self, shard: int) -> bool:
         """See Sink."""
-        return self._stream.naming
+        return self._streams.of(shard).naming
 
-    def emit(self, op: Op) -> int:
+    def emit(self, op: Op, shard: int) -> int:
         """See Sink."""
-        serial = self._stream.emit(op)
-        if self.kick is not None and not self.kicked and self._stream.connected:
+        stream = self._streams.of(shard)
+        serial = stream.emit(op)
+        if self.kick is not None and not self.kicked and stream.connected:
             self.kicked = True
             self.kick()
         return serial

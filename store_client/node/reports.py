@@ -1,4 +1,4 @@
-"""The one ordered stream of numbered messages from a segment to its master: pure state, no socket.
+"""The one ordered stream of numbered messages from a segment to one shard's master: pure state, no socket.
 
 Each op is queued at the moment its header changed. Inventory pages are read from the headers when there is room for
 them and queued behind what is there, so the master sees every slot's changes in their order. Whatever breaks the order
@@ -43,10 +43,12 @@ class ReportStream:
         open_inventory: Callable[[], Inventory],
         new_stream: Callable[[], int],
         *,
+        shard: int = 0,
         window: int = WINDOW,
         queued_rows_max: int = QUEUED_ROWS_MAX,
     ) -> None:
         self._segment = segment
+        self._shard = shard
         self._open_inventory = open_inventory
         self._new_stream = new_stream
         self._window = window
@@ -148,7 +150,7 @@ class ReportStream:
         self._queued_rows -= rows
         if not ops and not had_inventory:
             return None
-        report = Report(self._segment, self._stream, self._sequence, ops)
+        report = Report(self._segment, self._stream, self._sequence, ops, self._shard)
         self._unacked.append((self._sequence, last))
         self._sequence += 1
         return report

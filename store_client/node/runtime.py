@@ -22,15 +22,18 @@ from moonpool.store_client.node.checksums import Checksums
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.engine_door import EngineDoor, open_door
 from moonpool.store_client.node.engine_pulls import PullHooks
+from moonpool.store_client.node.fences import Fences
 from moonpool.store_client.node.inventory import Inventory
 from moonpool.store_client.node.lane import LaneHooks
 from moonpool.store_client.node.lanes import LaneServer
-from moonpool.store_client.node.master_link import MasterLink
+from moonpool.store_client.node.layout import epochs_seen
+from moonpool.store_client.node.master_link import Reporter
+from moonpool.store_client.node.masters import Masters
 from moonpool.store_client.node.metrics import node_samples
 from moonpool.store_client.node.metrics_page import MetricsPage, open_page
 from moonpool.store_client.node.outlets import Outlets
 from moonpool.store_client.node.puts import LANES
-from moonpool.store_client.node.reports import ReportStream
+from moonpool.store_client.node.report_streams import ReportStreams
 from moonpool.store_client.node.segment import Segment
 from moonpool.store_client.node.server import LocalHandler, NodeParts, RemoteHandler
 from moonpool.store_client.node.sessions import Sessions
@@ -55,16 +58,18 @@ class Node:
         self._started_s = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._checksums = Checksums() if settings.checksums else None
-        self._stream = ReportStream(
-            segment.head.segment, lambda: Inventory(self.core.slots), lambda: secrets.randbits(63)
+        self._streams = ReportStreams(
+            segment.head.segment,
+            lambda shard: Inventory(self.core.slots, shard),
+            lambda: secrets.randbits(63),
         )
-        self._outlets = Outlets(self._stream, self._checksums)
+        self._outlets = Outlets(self._streams, self._checksums)
         self.core = NodeCore(segment, self._outlets)
         self._sessions = Sessions(settings.sessions_max)
         if segment.adopted:
             adopt(self.core, self._sessions.adopt)
             logger.info("adopted %s with %d objects", segment.path, self.core.slots.committed)
-        self._link: MasterLink | None = None
+        self._masters: Masters | None = None
         self._keeper = SpaceKeeper(
             self.core,
             self._need,
@@ -75,7 +80,7 @@ class Node:
         self._put_ids = itertools.count(1)
         self._engine_door: EngineDoor | None = None
         hooks = LaneHooks(
-            self._lane_begin, self._lane_register, self._stream.wait, VISIBLE_WAIT_S, self._put_ids
+            self._lane_begin, self._lane_register, self._streams.wait, VISIBLE_WAIT_S, self._put_ids
         )
         self._lanes = LaneServer(self.core, hooks, settings.lanes_max)
 
@@ -99,19 +104,22 @@ class Node:
             stack.push_async_callback(remote.close)
             info = self._info(await remote.listen_tcp(settings.host, settings.port), data_port)
             parts = NodeParts(
-                info, self.core, self._sessions, self._keeper, self._stream.wait, VISIBLE_WAIT_S
+                info, self.core, self._sessions, self._keeper, self._streams.wait, VISIBLE_WAIT_S
             )
             local = RpcServer(LocalHandler(self._register, self.facts, parts), decode_node_request, "node")
             stack.push_async_callback(local.close)
             await local.listen_unix(info.unix_path)
-            self._link = MasterLink(
-                settings.master, info, self.core, self._stream, self._outlets, self.numbers
-            )
+            self._masters = self._make_masters(info)
             page = await self._open_metrics_page({"tcp": remote.timings, "unix": local.timings})
             if page is not None:
                 stack.push_async_callback(asyncio.to_thread, page.close)
             ready(info)
-            await self._until(stopped, self._link.run(), self._keeper.run(), self._poll_sessions())
+            await self._until(stopped, self._masters.run(), self._keeper.run(), self._poll_sessions())
+
+    def _make_masters(self, info: NodeInfo) -> Masters:
+        fences = Fences(epochs_seen(self._segment.buffer))
+        reporter = Reporter(info, self.core, self._streams, self._outlets, fences, self.numbers)
+        return Masters(self._settings.master.split(","), reporter)
 
     async def _until(self, stopped: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None:
         """Runs the parts; one that ends before `stopped` is a bug, and raises here."""
@@ -136,7 +144,7 @@ class Node:
         )
 
     def _open_engine_door(self) -> EngineDoor | None:
-        hooks = PullHooks(self._lane_begin, self._stream.wait, VISIBLE_WAIT_S, self._put_ids)
+        hooks = PullHooks(self._lane_begin, self._streams.wait, VISIBLE_WAIT_S, self._put_ids)
         return open_door(self._settings, self._segment, self.core, hooks)
 
     def _info(self, rpc_port: int, data_port: int) -> NodeInfo:
@@ -170,12 +178,12 @@ class Node:
     def _register(self, spec: KeyspaceSpec) -> bytes:
         with self.core.lock:
             digest = self.core.register(spec, time.monotonic())
-        if self._link is not None:
-            self._link.tell_keyspace(spec)
+        if self._masters is not None:
+            self._masters.tell_keyspace(spec)
         return digest
 
     async def _need(self, want_bytes: int) -> Victims | None:
-        return await self._link.need(want_bytes) if self._link is not None else None
+        return await self._masters.need(want_bytes) if self._masters is not None else None
 
     def _lane_register(self, spec: KeyspaceSpec) -> bytes:
         async def register() -> bytes:
@@ -200,7 +208,7 @@ class Node:
 
     def numbers(self) -> dict[str, int | float]:
         """Counters and sizes."""
-        core, allocator = self.core, self.core.slots.allocator
+        core, allocator, masters = self.core, self.core.slots.allocator, self._masters
         return {
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "capacity_bytes": core.head.layout.capacity_bytes,
@@ -214,16 +222,16 @@ class Node:
             "objects_writing": int(core.slots.writing.sum()),
             "keyspaces": len(core.keyspaces.specs()),
             "sessions": len(self._sessions),
-            "streams_started": self._stream.streams_started,
-            "report_rows_queued": self._stream.queued_rows,
-            "master_epoch": self._link.epoch if self._link is not None else 0,
-            "master_connected": int(self._link is not None and self._link.connected),
+            "streams_started": self._streams.facts.streams_started,
+            "report_rows_queued": self._streams.facts.queued_rows,
+            "master_epoch": max((link.epoch for link in masters.links), default=0) if masters else 0,
+            "master_connected": masters.connected if masters else 0,
             "checksums_queued": self._checksums.queued if self._checksums is not None else 0,
             "checksums_computed": self._checksums.computed if self._checksums is not None else 0,
             "checksums_skipped": self._checksums.skipped if self._checksums is not None else 0,
             **core.counters,
             **self._keeper.counters,
-            **(self._link.counters if self._link is not None else {}),
+            **(masters.counters if masters else {}),
             **self._lanes.facts(),
             **(self._engine_door.facts() if self._engine_door is not None else {}),
         }

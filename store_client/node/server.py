@@ -31,6 +31,7 @@ from moonpool.schemas.messages import (
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.engine_door import EngineDoor
 from moonpool.store_client.node.listing import list_keys
+from moonpool.store_client.node.report_streams import Visible
 from moonpool.store_client.node.sessions import Sessions
 from moonpool.store_client.node.space import SpaceKeeper
 from moonpool.store_client.rpc.peer import Peer
@@ -44,7 +45,7 @@ class NodeParts:
     core: NodeCore
     sessions: Sessions
     keeper: SpaceKeeper
-    visible: Callable[[int], Future[None]]
+    visible: Visible
     visible_wait_s: float
 
 
@@ -144,7 +145,7 @@ class LocalHandler(RemoteHandler):
         _check_session(message.session)
         with core.lock:
             statuses = core.commit(message.session, message.put_ids)
-            seen = self._parts.visible(core.last_serial) if message.visible else None
+            seen = self._parts.visible(core.reported) if message.visible else None
         return Committed(statuses) if seen is None else self._when_visible(statuses, seen)
 
     async def _when_visible(self, statuses: list[bytes], seen: Future[None]) -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +28,12 @@ GENERATION_STRIDE = 1 << 20
 class Sink(Protocol):
     """Where a core tells what it did, at the moment a header changed."""
 
-    @property
-    def naming(self) -> bool:
-        """Whether an inventory is under way: the master may not know of slots that it hasn't come to."""
+    def naming(self, shard: int) -> bool:
+        """Whether an inventory of the shard is under way: its master may not know of slots that it hasn't come to."""
         ...
 
-    def emit(self, op: Op) -> int:
-        """Takes an op for the report stream; returns a serial to wait for."""
+    def emit(self, op: Op, shard: int) -> int:
+        """Takes an op for the report stream of a shard; returns a serial to wait for."""
         ...
 
     def written(self, slots: U32, generations: U64) -> None:
@@ -95,16 +94,16 @@ class Slots:
             headers = self.headers.snapshot(self.rows(slots))
             self.free(slots, generations_in(headers["word"]))
             self.committed -= len(slots)
-            for op in freed(headers, slots, self.keyspaces):
-                self.sink.emit(op)
+            for shard, op in freed(headers, slots, self.keyspaces):
+                self.sink.emit(op, shard)
 
     def discard_misfits(self, slots: U32) -> U32:
         """Frees COMMITTED slots whose headers nobody can have meant; returns the others. Not reported: their ranks
         mean nothing, and an inventory that doesn't name a row ends it."""
         headers = self.headers.snapshot(self.rows(slots))
         good = np.zeros(len(slots), dtype=np.bool_)
-        for _, _, index in by_keyspace(headers, self.keyspaces):
-            good[index] = True
+        for part in by_keyspace(headers, self.keyspaces):
+            good[part.at] = True
         if not good.all():
             bad = slots[~good]
             log.warning("%d slots have headers that don't fit their keyspaces; they are freed", len(bad))
@@ -126,9 +125,18 @@ def fits(headers: Headers, spec: KeyspaceSpec) -> NDArray[np.bool_]:
     return inside
 
 
-def by_keyspace(headers: Headers, keyspaces: Keyspaces) -> Iterator[tuple[bytes, int, NDArray[np.intp]]]:
-    """(digest, hash bytes, indices) of each keyspace among `headers`. Left out are unknown keyspaces, and what
-    doesn't fit its own: the master would refuse the whole report."""
+class Group(NamedTuple):
+    """Some of an array of headers: all of one keyspace and shard."""
+
+    shard: int
+    digest: bytes
+    hash_bytes: int
+    at: NDArray[np.intp]
+
+
+def by_keyspace(headers: Headers, keyspaces: Keyspaces) -> Iterator[Group]:
+    """Each keyspace and shard among `headers`. Left out are unknown keyspaces, and what doesn't fit its own: the
+    master would refuse the whole report."""
     words = headers["keyspace"]
     for word in np.unique(words).tolist():
         digest = keyspaces.digest_of(word)
@@ -136,38 +144,54 @@ def by_keyspace(headers: Headers, keyspaces: Keyspaces) -> Iterator[tuple[bytes,
             spec = keyspaces.spec(digest)
             index = np.flatnonzero(words == word)
             index = index[fits(headers[index], spec)]
-            if len(index):
-                yield digest, spec.hash_bytes, index
+            for shard, part in _by_shard(headers["shard"][index]):
+                yield Group(shard, digest, spec.hash_bytes, index[part])
 
 
-def entries(headers: Headers, slots: U32, keyspaces: Keyspaces) -> list[Entries]:
-    """What these committed slots hold, as columns for a report."""
+def _by_shard(shards: U32) -> Iterator[tuple[int, NDArray[np.intp] | slice]]:
+    if not len(shards):
+        return
+    if (shards == shards[0]).all():  # always so where the cluster has one
+        yield int(shards[0]), slice(None)
+        return
+    for shard in np.unique(shards).tolist():
+        yield shard, np.flatnonzero(shards == shard)
+
+
+def entries(headers: Headers, slots: U32, keyspaces: Keyspaces) -> list[tuple[int, Entries]]:
+    """What these committed slots hold, as columns for reports: (shard, op)."""
     return [
-        Entries(
-            digest,
-            part["rank"].tobytes(),
-            part["position"].tobytes(),
-            hash_column(part, "block_hash", hash_bytes),
-            hash_column(part, "parent_hash", hash_bytes),
-            slots[index].tobytes(),
-            generations_in(part["word"]).tobytes(),
-            part["length"].tobytes(),
+        (
+            group.shard,
+            Entries(
+                group.digest,
+                part["rank"].tobytes(),
+                part["position"].tobytes(),
+                hash_column(part, "block_hash", group.hash_bytes),
+                hash_column(part, "parent_hash", group.hash_bytes),
+                slots[group.at].tobytes(),
+                generations_in(part["word"]).tobytes(),
+                part["length"].tobytes(),
+            ),
         )
-        for digest, hash_bytes, index in by_keyspace(headers, keyspaces)
-        for part in (headers[index],)
+        for group in by_keyspace(headers, keyspaces)
+        for part in (headers[group.at],)
     ]
 
 
-def freed(headers: Headers, slots: U32, keyspaces: Keyspaces) -> list[Freed]:
+def freed(headers: Headers, slots: U32, keyspaces: Keyspaces) -> list[tuple[int, Freed]]:
     """The same for slots that were freed."""
     return [
-        Freed(
-            digest,
-            part["rank"].tobytes(),
-            hash_column(part, "block_hash", hash_bytes),
-            slots[index].tobytes(),
-            generations_in(part["word"]).tobytes(),
+        (
+            group.shard,
+            Freed(
+                group.digest,
+                part["rank"].tobytes(),
+                hash_column(part, "block_hash", group.hash_bytes),
+                slots[group.at].tobytes(),
+                generations_in(part["word"]).tobytes(),
+            ),
         )
-        for digest, hash_bytes, index in by_keyspace(headers, keyspaces)
-        for part in (headers[index],)
+        for group in by_keyspace(headers, keyspaces)
+        for part in (headers[group.at],)
     ]

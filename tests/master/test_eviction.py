@@ -168,7 +168,7 @@ def test_a_pool_that_never_fills_keeps_no_entries_of_rows_that_left(a_second: in
     """Nobody asks for room, so nobody takes entries out of the queues."""
     cluster = PaperCluster(chained_spec())
     cluster.join("a")
-    candidates = cluster.core._shard.table(cluster.keyspace).candidates  # type: ignore[attr-defined]
+    candidates = cluster.core._shards.get(0).table(cluster.keyspace).candidates  # type: ignore[attr-defined]
     stay, come_and_go = blocks_of(OTHER[:kept]), blocks_of(chain(500, "again"))
     cluster.commit("a", stay)
     most = 0

@@ -302,7 +302,7 @@ class NodesMachine(RuleBasedStateMachine):
     def inventory(self, number: int) -> None:
         node = self.nodes.get(self.info(number).segment)
         if node is not None and self.expected[number] in (NodeState.JOINING, NodeState.LIVE):
-            self.nodes.inventory_complete(node)
+            self.nodes.inventory_complete(node, 0, [0])
             self.complete.add(number)
             self.expected[number] = NodeState.LIVE
 

@@ -287,7 +287,7 @@ def test_unknown_names() -> None:
 
 
 def test_keyspaces_are_bounded_and_empty_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moonpool.master.shard.TABLES_MAX", 2)
+    monkeypatch.setattr("moonpool.master.shard_set.KEYSPACES_MAX", 2)
     cluster = made()
     spec = chained_spec(name="second")
     assert cluster.ask(RegisterKeyspace(spec)) == KeyspaceRegistered(spec.digest(), 1)

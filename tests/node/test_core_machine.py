@@ -278,7 +278,7 @@ class CoreMachine(RuleBasedStateMachine):
         unwanted=st.sampled_from([1024, 4096, 12288, 32768]), steps=st.integers(1, 20), naming=st.booleans()
     )
     def empty_a_page(self, unwanted: int, steps: int, naming: bool) -> None:
-        self.sink.naming = naming
+        self.sink.under_way = naming
         pool = self.core.slots.allocator.pool_pages
         old = [(block.slot, block.generation) for block in self.model.held.values()]
         if self.core.moves.choose(unwanted):

@@ -144,4 +144,4 @@ def test_a_visible_write_waits_for_the_master_a_bounded_time(served: Served) -> 
         started_s = time.monotonic()
         assert isinstance(peer.write(item, payload, visible=True), Failed)
         assert time.monotonic() - started_s < 2
-    assert served.seen == [1, 2]
+    assert served.seen == [{0: 1}, {0: 2}]

@@ -285,8 +285,9 @@ async def test_what_an_earlier_master_asked_is_not_confirmed_to_this_one(
     late = Drop(3, 5, keyspace=DIGEST, whole_keyspace=True)
     master.epoch = 6
     await until(lambda: running.node.numbers()["master_epoch"] == 6)
-    link = running.node._link
-    assert link is not None
+    masters = running.node._masters
+    assert masters is not None
+    (link,) = masters.links
     link._pushes.put_nowait(late)  # it waited in the queue while the masters changed
     master.push(Drop(4, 6))
     await until(lambda: done(master) == [4])
@@ -297,7 +298,7 @@ async def test_need_is_answered_by_victims(running: Running, master: FakeMaster)
     await until(lambda: master.complete)
     granted = running.put(200)
     victims = DropList(DIGEST, b"", b"", granted.slots[: 4 * 64], granted.generations[: 8 * 64])
-    master.victims = Victims([victims], 64 * 4096, -1)
+    master.victims = Victims([victims], 64 * 4096, -1, [(0, 5)])
     request = Begin(1, 1000, [BeginItem(DIGEST, 0, 0, b"", np.random.default_rng(99).bytes(32 * 80))])
     answer = await running.node._keeper.begin(1, request)
     assert answer.statuses == bytes(80)

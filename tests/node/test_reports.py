@@ -58,14 +58,13 @@ class Rig:
         self.core.open_session(SessionRecord(SESSION, "/lock"))
         self.puts = 0
 
-    @property
-    def naming(self) -> bool:
+    def naming(self, shard: int) -> bool:
         return self.stream.naming
 
-    def emit(self, op: object) -> int:
+    def emit(self, op: object, shard: int = 0) -> int:
         serial = self.stream.emit(op)  # type: ignore[arg-type]
         # With an inventory open the stream may say twice what the truth knows once.
-        if not (isinstance(op, Entries) and self.naming and self._known(op)):
+        if not (isinstance(op, Entries) and self.naming(0) and self._known(op)):
             self.truth.play(op)  # type: ignore[arg-type]
         return serial
 
@@ -88,7 +87,7 @@ class Rig:
         item = BeginItem(DIGEST, rank, 0, b"", hashes)
         assert isinstance(self.core.begin(SESSION, Begin(SESSION, self.puts, [item]), partial=True), Granted)
         self.core.commit(SESSION, [self.puts])
-        return self.core.last_serial
+        return self.core.reported.get(0, -1)
 
     def drop(self, step: int) -> None:
         """Every step-th object."""

@@ -10,8 +10,10 @@ from moonpool.schemas.messages import (
     Announce,
     Announced,
     Checked,
+    ClusterMap,
     Done,
     DropDone,
+    GetClusterMap,
     Heartbeat,
     InventoryEnd,
     KeyspaceRegistered,
@@ -67,12 +69,14 @@ class FakeMaster:
             case Announce():
                 self.announces.append(message)
                 self.keyspaces |= {spec.digest() for spec in message.specs}
-                return Announced(self.epoch, 50)
+                return self._announced()
             case Heartbeat():
                 self.beats.append(message)
-                return Announced(self.epoch, 50)
+                return self._announced()
             case Report():
                 return self._take(message)
+            case GetClusterMap():
+                return ClusterMap(self.epoch, 1, [self.address], [])
             case Need():
                 victims, self.victims = self.victims, Victims([], 0, -1)
                 return victims
@@ -81,6 +85,9 @@ class FakeMaster:
                 self.keyspaces.add(digest)
                 return KeyspaceRegistered(digest, 1)
         raise AssertionError(message)
+
+    def _announced(self) -> Announced:
+        return Announced(self.epoch, 50, 1, [(0, self.epoch)])
 
     def _take(self, report: Report) -> Message:
         if self.refusal is not None:

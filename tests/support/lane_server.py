@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 import numpy as np
@@ -37,7 +38,7 @@ class Served:
 
     def __init__(self, lanes_max: int = 8) -> None:
         self.core = NodeCore(HeapMemory(Layout(PAGE, 8)), IndexSink())
-        self.seen: list[int] = []
+        self.seen: list[dict[int, int]] = []
         hooks = LaneHooks(self._begin, self.core.register, self._visible, 0.05, itertools.count(1))
         self.server = LaneServer(self.core, hooks, lanes_max)
         self.port = self.server.start("127.0.0.1", 0)
@@ -48,8 +49,8 @@ class Served:
         assert isinstance(granted, Granted)
         return granted
 
-    def _visible(self, serial: int) -> Future[None]:
-        self.seen.append(serial)
+    def _visible(self, serials: Mapping[int, int]) -> Future[None]:
+        self.seen.append(dict(serials))
         future: Future[None] = Future()
         if len(self.seen) == 1:
             future.set_result(None)

@@ -45,11 +45,15 @@ class IndexSink:
 
     def __init__(self, naming: bool = False) -> None:
         self.index: dict[int, Entry] = {}
-        self.naming = naming
+        self.under_way = naming
         self.ops: list[Op] = []
         self.unchecked: list[tuple[int, int]] = []
 
-    def emit(self, op: Op) -> int:
+    def naming(self, shard: int) -> bool:
+        """See Sink."""
+        return self.under_way
+
+    def emit(self, op: Op, shard: int = 0) -> int:
         """See Sink. Every op must fit what was told before."""
         self.ops.append(op)
         self.play(op)

@@ -94,7 +94,7 @@ class ReportingMachine(RuleBasedStateMachine):
 
     @property
     def table(self) -> Any:
-        return self.cluster.core._shard.table(self.keyspace)  # type: ignore[attr-defined]
+        return self.cluster.core._shards.get(0).table(self.keyspace)  # type: ignore[attr-defined]
 
     def state(self, name: str) -> NodeState | None:
         node = self.cluster.core._nodes.get(self.cluster.segments[name].info.segment)

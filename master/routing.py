@@ -1,0 +1,176 @@
+"""Requests that concern several shards: cut into one part a shard, and their answers put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.schemas.errors import InvalidParams
+from moonpool.schemas.messages import (
+    Done,
+    Locate,
+    Located,
+    Match,
+    Matched,
+    Message,
+    Presence,
+    Present,
+    PutStart,
+    PutStarted,
+    Removed,
+    Renew,
+    Renewed,
+)
+from moonpool.schemas.packed import U16, count_of, u16s
+from moonpool.schemas.runs import SHARDS_MAX
+
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """What one shard is asked. `index`: which of the request's items these are, in their order; None: all, of a request
+    that goes to every shard."""
+
+    shard: int
+    message: Message
+    index: Index | None
+
+
+def parts_of(message: Message, hash_bytes: Callable[[bytes], int], owned: Sequence[int]) -> list[Part]:
+    """The parts of a request, by shard. `owned`: where a request goes that names no shard. `hash_bytes` of a keyspace
+    may raise. Raises InvalidParams."""
+    if isinstance(message, PutStart):
+        for item in message.items:
+            if not 0 <= item.shard < SHARDS_MAX:
+                raise InvalidParams(field="shard", value=item.shard, allowed=f"0 to {SHARDS_MAX - 1}")
+        shards: U16 = np.array([item.shard for item in message.items], dtype=np.uint16)
+        return [
+            Part(shard, msgspec.structs.replace(message, items=[message.items[i] for i in index]), index)
+            for shard, index in _groups(shards)
+        ]
+    shard: int = getattr(message, "shard", -1)
+    if shard >= 0:
+        return [Part(shard, message, None)]
+    packed: bytes = getattr(message, "shards", b"")
+    if not packed:
+        if isinstance(message, (Match, Locate)):
+            if message.runs or (isinstance(message, Locate) and message.hashes):
+                raise InvalidParams(field="shards", value="missing", allowed="one for each run or hash")
+            owned = owned[:1]
+        return [Part(owned_shard, message, None) for owned_shard in owned]
+    shards = u16s(packed)
+    size = hash_bytes(message.keyspace)  # type: ignore[attr-defined]
+    items = _items_of(message, size)
+    if len(items) != len(shards):
+        raise InvalidParams(field="shards", value=len(shards), allowed=f"{len(items)}, one an item")
+    return [Part(shard, _take(message, items, index), index) for shard, index in _groups(shards)]
+
+
+def _groups(shards: U16) -> list[tuple[int, Index]]:
+    if not len(shards):
+        return []
+    order = np.argsort(shards, kind="stable")
+    cuts = np.flatnonzero(np.diff(shards[order])) + 1
+    return [(int(shards[index[0]]), index) for index in np.split(order, cuts)]
+
+
+def _items_of(message: Message, hash_bytes: int) -> Sequence[Any]:
+    if isinstance(message, Match) or (isinstance(message, Locate) and message.runs):
+        return message.runs
+    packed: bytes = message.hashes  # type: ignore[attr-defined]
+    count_of(packed, hash_bytes, "hashes")
+    # One array item a hash: taking any of them, in any order, is one step.
+    items: Sequence[Any] = np.frombuffer(packed, dtype=f"V{hash_bytes}")  # type: ignore[assignment]
+    return items
+
+
+def _take(message: Message, items: Sequence[Any], index: Index) -> Message:
+    if isinstance(items, np.ndarray):
+        return msgspec.structs.replace(message, hashes=items[index].tobytes(), shards=b"")
+    return msgspec.structs.replace(message, runs=[items[i] for i in index], shards=b"")
+
+
+# ---------------------------------------------------------------- answers
+
+
+def merged(message: Message, parts: Sequence[Part], replies: Sequence[Message]) -> Message:
+    """One answer from those of all parts, in the order of the request's items."""
+    if len(replies) == 1 and (parts[0].index is None or _in_order(parts[0].index)):
+        return replies[0]
+    if isinstance(message, Match):
+        return Matched(_in_place(parts, [reply.ready for reply in replies]))  # type: ignore[attr-defined]
+    if isinstance(message, PutStart):
+        answers = _in_place(parts, [reply.answers for reply in replies])  # type: ignore[attr-defined]
+        return PutStarted(answers, _in_place(parts, [reply.segments for reply in replies]))  # type: ignore[attr-defined]
+    if isinstance(message, Presence):
+        return Present(_bits(parts, replies))
+    if isinstance(message, Renew):
+        return Renewed(_bits(parts, replies))
+    if isinstance(message, Locate):
+        return _located(message, parts, replies)
+    if replies and isinstance(replies[0], Removed):
+        return Removed(
+            sum(reply.count for reply in replies),  # type: ignore[attr-defined]
+            sum(reply.skipped for reply in replies),  # type: ignore[attr-defined]
+            sorted({node for reply in replies for node in reply.pending}),  # type: ignore[attr-defined]
+        )
+    return Done(sum(reply.count for reply in replies))  # type: ignore[attr-defined]
+
+
+def _in_order(index: Index) -> bool:
+    return bool((np.diff(index) == 1).all())
+
+
+def _in_place(parts: Sequence[Part], columns: Sequence[Sequence[Any]]) -> list[Any]:
+    found: list[Any] = [None] * sum(map(len, columns))
+    for part, column in zip(parts, columns, strict=True):
+        assert part.index is not None
+        for at, value in zip(part.index.tolist(), column, strict=True):
+            found[at] = value
+    return found
+
+
+def _bits(parts: Sequence[Part], replies: Sequence[Message]) -> bytes:
+    """One a hash; of a request that went to every shard, whether any of them has it."""
+    columns = [np.frombuffer(reply.bits, dtype=np.uint8) for reply in replies]  # type: ignore[attr-defined]
+    bits = np.zeros(sum(map(len, columns)) if _split(parts) else max(map(len, columns), default=0), np.uint8)
+    for part, column in zip(parts, columns, strict=True):
+        bits[slice(None) if part.index is None else part.index] |= column
+    return bits.tobytes()
+
+
+def _split(parts: Sequence[Part]) -> bool:
+    return any(part.index is not None for part in parts)
+
+
+def _located(message: Locate, parts: Sequence[Part], replies: Sequence[Message]) -> Located:
+    """Columns have one entry a block: each of a run's, or of a hash's one."""
+    places = [_blocks_of(message, part) for part in parts]
+    count = sum(map(len, places))
+    which, slots = np.zeros(count, "<u2"), np.zeros(count, "<u4")
+    generations, lengths = np.zeros(count, "<u8"), np.zeros(count, "<u8")
+    segments: dict[bytes, int] = {}
+    for blocks, reply in zip(places, replies, strict=True):
+        assert isinstance(reply, Located)
+        numbers = [segments.setdefault(name, len(segments)) for name in reply.segments] or [0]
+        which[blocks] = np.array(numbers, "<u2")[np.frombuffer(reply.which, "<u2")]
+        slots[blocks] = np.frombuffer(reply.slots, "<u4")
+        generations[blocks] = np.frombuffer(reply.generations, "<u8")
+        lengths[blocks] = np.frombuffer(reply.lengths, "<u8")
+    return Located(list(segments), which.tobytes(), slots.tobytes(), generations.tobytes(), lengths.tobytes())
+
+
+def _blocks_of(message: Locate, part: Part) -> Index:
+    assert part.index is not None
+    if not message.runs:
+        return part.index
+    counts = np.array([run.count for run in message.runs])
+    starts = np.cumsum(counts) - counts
+    runs = [np.arange(starts[i], starts[i] + counts[i]) for i in part.index]
+    return np.concatenate(runs) if runs else np.zeros(0, dtype=np.intp)

@@ -1,0 +1,244 @@
+"""The shards that a master owns, seen as one index: who is asked what, and whose victims go first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from moonpool.master.eviction import EvictionPolicy
+from moonpool.master.need import Room, next_age_ms
+from moonpool.master.policy_adaptive import AdaptiveCredit
+from moonpool.master.routing import merged, parts_of
+from moonpool.master.shard import Shard, ShardIndex
+from moonpool.master.step import Step
+from moonpool.master.victims import Budget
+from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, NotFound, Overloaded, WrongShard
+from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.messages import Describe, DropList, Message
+from moonpool.schemas.runs import SHARDS_MAX
+
+KEYSPACES_MAX = 4096
+NEED_ROWS_MAX = 4096
+
+StepOf = Callable[[int], Step]
+"""A step of that shard."""
+
+Claim = tuple[int, int]
+"""(shard, epoch): who owns it, owns it in that epoch."""
+
+
+class Evicted(NamedTuple):
+    """What a need found: the asking node's own drops, payload bytes, age of the next victim, and the steps that hold
+    what others must drop."""
+
+    drops: list[DropList]
+    freed_bytes: int
+    next_age_ms: int
+    steps: list[Step]
+
+
+class ShardSet:
+    """Some of a cluster's `total` shards, each in the epoch in which it was taken over. One policy ranks the victims
+    of all of them, so that they compare."""
+
+    def __init__(self, total: int, policy: EvictionPolicy | None = None) -> None:
+        if not 1 <= total <= SHARDS_MAX:
+            raise InvalidParams(field="shards", value=total, allowed=f"1 to {SHARDS_MAX}")
+        self.total = total
+        self._policy = policy or AdaptiveCredit()
+        self._shards: dict[int, ShardIndex] = {}
+        self._epochs: dict[int, int] = {}
+        self._specs: dict[bytes, KeyspaceSpec] = {}
+        self._evicted_rows = 0
+
+    # ------------------------------------------------------------ ownership
+
+    def own(self, shard: int, epoch: int) -> None:
+        """Takes a shard over, empty; or goes on with it in a newer epoch."""
+        if not 0 <= shard < self.total:
+            raise InvalidParams(field="shard", value=shard, allowed=f"0 to {self.total - 1}")
+        self._epochs[shard] = epoch
+        if shard not in self._shards:
+            index = self._shards[shard] = Shard(self._policy)
+            for spec in self._specs.values():
+                index.register(spec)
+
+    def disown(self, shard: int) -> None:
+        """Forgets a shard: it is somebody else's now."""
+        self._shards.pop(shard, None)
+        self._epochs.pop(shard, None)
+
+    def get(self, shard: int) -> ShardIndex:
+        """Raises WrongShard."""
+        index = self._shards.get(shard)
+        if index is None:
+            raise WrongShard(shard=shard, epoch=max(self._epochs.values(), default=0))
+        return index
+
+    def epoch(self, shard: int) -> int:
+        """Of an owned shard."""
+        return self._epochs[shard]
+
+    def __contains__(self, shard: object) -> bool:
+        return shard in self._shards
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    @property
+    def claims(self) -> list[Claim]:
+        """All that is owned."""
+        return list(self._epochs.items())
+
+    # ------------------------------------------------------------ keyspaces
+
+    def register(self, spec: KeyspaceSpec) -> None:
+        """Makes a keyspace known to all shards, also those to come. Where there are too many keyspaces, an empty one
+        makes room. Raises InvalidParams, Overloaded."""
+        keyspace = spec.digest()
+        if keyspace in self._specs:
+            return
+        spec.check()
+        if len(self._specs) >= KEYSPACES_MAX:
+            self._forget(self._empty_keyspace())
+        self._specs[keyspace] = spec
+        for index in self._shards.values():
+            index.register(spec)
+
+    def _empty_keyspace(self) -> bytes:
+        for keyspace in self._specs:
+            if not any(index.rows_of(keyspace) for index in self._shards.values()):
+                return keyspace
+        raise Overloaded(what="the list of keyspaces", limit=KEYSPACES_MAX)
+
+    def _forget(self, keyspace: bytes) -> None:
+        del self._specs[keyspace]
+        for index in self._shards.values():
+            index.unregister(keyspace)
+
+    def specs(self) -> list[KeyspaceSpec]:
+        """Of every keyspace."""
+        return list(self._specs.values())
+
+    def _hash_bytes(self, keyspace: bytes) -> int:
+        spec = self._specs.get(keyspace)
+        if spec is None:
+            raise KeyspaceUnknown(keyspace=keyspace.hex())
+        return spec.hash_bytes
+
+    # ------------------------------------------------------------ clients
+
+    def ask(self, message: Message, step_of: StepOf) -> tuple[Message, list[Step]]:
+        """A client's request: the answer, and what it leaves for the nodes. Raises MoonpoolError for refusals. One
+        that concerns several shards may have changed some of them then: leases and promises end by themselves, and
+        removals may be asked for again."""
+        if self.total == 1:
+            step = step_of(0)
+            return self.get(0).ask(message, step), [step]
+        parts = parts_of(message, self._hash_bytes, list(self._shards))
+        if not parts:
+            raise WrongShard(shard="any", epoch=0)
+        indices = [self.get(part.shard) for part in parts]
+        if isinstance(message, Describe):
+            return self._describe(message, [part.shard for part in parts], step_of)
+        steps = [step_of(part.shard) for part in parts]
+        replies = [
+            index.ask(part.message, step) for index, part, step in zip(indices, parts, steps, strict=True)
+        ]
+        return merged(message, parts, replies), steps
+
+    def _describe(self, message: Describe, shards: list[int], step_of: StepOf) -> tuple[Message, list[Step]]:
+        for shard in shards:
+            try:
+                return self.get(shard).ask(message, step_of(shard)), []
+            except NotFound:
+                continue
+        raise NotFound(key=message.block_hash.hex())
+
+    # ------------------------------------------------------------ nodes
+
+    def need(self, segment: int, want_bytes: int, now_s: float, step_of: StepOf) -> Evicted:
+        """Removes victims until so many bytes of the segment are free: of all shards, in the order of their worth."""
+        if want_bytes < 0:
+            raise InvalidParams(field="want_bytes", value=want_bytes, allowed="0 or more")
+        steps = {shard: step_of(shard) for shard in self._shards}
+        offers = {
+            table: steps[shard].drops for shard, index in self._shards.items() for table in index.offers()
+        }
+        tables = list(offers)
+        self._policy.full(sum(map(len, tables)))
+        self._policy.study()
+        room = Room(segment, want_bytes, now_s, offers, Budget(NEED_ROWS_MAX))
+        room.make()
+        self._evicted_rows += room.rows
+        drops = [drop for step in steps.values() for drop in step.drops.take(segment)]
+        age_ms = next_age_ms(tables, segment, now_s)
+        return Evicted(drops, room.freed_bytes, age_ms, list(steps.values()))
+
+    def lose(self, segment: int) -> None:
+        """The segment's copies go, in slices."""
+        for index in self._shards.values():
+            index.lose(segment)
+
+    def holds(self, segment: int) -> bool:
+        """Whether a lost segment's copies are not all gone yet."""
+        return any(index.holds(segment) for index in self._shards.values())
+
+    def forget(self, segment: int) -> None:
+        """The index number will be given to another segment."""
+        for index in self._shards.values():
+            index.forget(segment)
+
+    def promised(self) -> Mapping[int, int]:
+        """Bytes that writers were promised, by segment."""
+        if len(self._shards) == 1:
+            return next(iter(self._shards.values())).promised
+        total: Counter[int] = Counter()
+        for index in self._shards.values():
+            total.update(index.promised)
+        return total
+
+    def tick(self, step_of: StepOf) -> list[Step]:
+        """Time has passed. Returns what that leaves for the nodes."""
+        self._policy.study()
+        steps = [step_of(shard) for shard in self._shards]
+        for step in steps:
+            step.share = 1 / len(steps)
+            self._shards[step.shard].tick(step)
+        return steps
+
+    def remove_some(self, step_of: StepOf) -> list[Step]:
+        """A slice of the removals that were too much for one request."""
+        steps = [step_of(shard) for shard in self._shards]
+        for step in steps:
+            self._shards[step.shard].remove_some(step)
+        return steps
+
+    # ------------------------------------------------------------ facts
+
+    def facts(self) -> dict[str, int | float | str]:
+        """Sizes and counters of all shards together."""
+        sums: Counter[str] = Counter(
+            dict.fromkeys(("rows", "copies", "pins", "promises", "checks_waiting", "index_bytes"), 0)
+        )
+        for index in self._shards.values():
+            sums.update(index.facts())
+        return {
+            "keyspaces": len(self._specs),
+            **sums,
+            "evicted_rows": self._evicted_rows,
+            **self._policy.facts(),
+        }
+
+    def validate(self) -> None:
+        """Asserts every invariant. A scan: for tests."""
+        assert self._shards.keys() == self._epochs.keys()
+        assert all(0 <= shard < self.total for shard in self._shards)
+        self._policy.validate()
+        for index in self._shards.values():
+            index.validate()
+            assert {spec.digest() for spec in index.specs()} == self._specs.keys(), "keyspaces differ"

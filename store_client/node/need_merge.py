@@ -1,0 +1,39 @@
+"""Making room with several masters: whose victims are the oldest goes first (design, section 6). Pure."""
+
+from __future__ import annotations
+
+import math
+
+PIECES = 4
+PIECE_BYTES_MIN = 1 << 20
+ROUNDS_MAX = 16
+NOTHING = -1
+"""What a master says of the age of its next victim where it has none."""
+
+
+class NeedMerge:
+    """Ages of the next victims, as the masters said last."""
+
+    def __init__(self) -> None:
+        self._ages_ms: dict[str, float] = {}
+
+    def choose(self, masters: list[str], wanted_bytes: int, left_bytes: int) -> tuple[str, int] | None:
+        """Whom to ask next, and for how much; None where nobody has anything left. One that was never asked may have
+        the oldest of all."""
+        if len(masters) == 1:
+            return masters[0], left_bytes
+        oldest = max(masters, key=lambda master: self._ages_ms.get(master, math.inf), default=None)
+        if oldest is None or self._ages_ms.get(oldest) == NOTHING:
+            return None
+        piece_bytes = max(wanted_bytes // PIECES, PIECE_BYTES_MIN)
+        return oldest, min(left_bytes, piece_bytes)
+
+    def answered(self, master: str, next_age_ms: int) -> None:
+        """What it says of its next victim."""
+        self._ages_ms[master] = next_age_ms
+
+    def begin(self, masters: list[str]) -> None:
+        """A new need: who had nothing left may have something again."""
+        self._ages_ms = {
+            master: age for master, age in self._ages_ms.items() if master in masters and age != NOTHING
+        }
