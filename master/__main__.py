@@ -16,10 +16,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m moonpool.master", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=50051, help="0 picks a free one")
+    parser.add_argument("--shards", type=int, default=1)
     flags = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        run_master(MasterSettings(host=flags.host, port=flags.port))
+        run_master(MasterSettings(host=flags.host, port=flags.port, shards=flags.shards))
     except MoonpoolError as error:
         print(f"moonpool master: {error}", file=sys.stderr)
         return 1

@@ -32,7 +32,9 @@ class MasterServer:
         self._origins = origins or {}
         self._clock = SteadyClock()
         # Without hard state the start time stands for the epoch: later masters have greater ones.
-        self._core = core = MasterCore(shards=1, epoch=time.time_ns() // 1_000_000, settings=settings)
+        self._core = core = MasterCore(
+            shards=settings.shards, epoch=time.time_ns() // 1_000_000, settings=settings
+        )
         self._handler = MasterHandler(core, self._clock)
         limits = Limits(connections_max=settings.connections_max, inflight_max=settings.inflight_max)
         self._server = RpcServer(self._handler, decode_master_request, "master", limits)

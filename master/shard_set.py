@@ -6,16 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.need import Room, next_age_ms
 from moonpool.master.policy_adaptive import AdaptiveCredit
-from moonpool.master.routing import merged, parts_of
 from moonpool.master.shard import Shard, ShardIndex
 from moonpool.master.step import Step
 from moonpool.master.victims import Budget
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, NotFound, Overloaded, WrongShard
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Describe, DropList, Message
+from moonpool.schemas.routing import Places, merged, parts_of
 from moonpool.schemas.runs import SHARDS_MAX
 
 KEYSPACES_MAX = 4096
@@ -46,6 +48,7 @@ class ShardSet:
         if not 1 <= total <= SHARDS_MAX:
             raise InvalidParams(field="shards", value=total, allowed=f"1 to {SHARDS_MAX}")
         self.total = total
+        self._every = np.arange(total)
         self._policy = policy or AdaptiveCredit()
         self._shards: dict[int, ShardIndex] = {}
         self._epochs: dict[int, int] = {}
@@ -139,13 +142,14 @@ class ShardSet:
         if self.total == 1:
             step = step_of(0)
             return self.get(0).ask(message, step), [step]
-        parts = parts_of(message, self._hash_bytes, list(self._shards))
+        places = Places(self._every, list(self._shards), False, self._hash_bytes)
+        parts = parts_of(message, places)
         if not parts:
-            raise WrongShard(shard="any", epoch=0)
-        indices = [self.get(part.shard) for part in parts]
+            raise WrongShard(shard="of any number", epoch=0)
+        indices = [self.get(part.place) for part in parts]
         if isinstance(message, Describe):
-            return self._describe(message, [part.shard for part in parts], step_of)
-        steps = [step_of(part.shard) for part in parts]
+            return self._describe(message, [part.place for part in parts], step_of)
+        steps = [step_of(part.place) for part in parts]
         replies = [
             index.ask(part.message, step) for index, part, step in zip(indices, parts, steps, strict=True)
         ]

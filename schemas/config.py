@@ -27,6 +27,12 @@ class MasterSettings(Settings):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(50051, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    shards: int = Field(
+        1,
+        ge=1,
+        le=512,
+        description="parts of the index; fixed for the life of a pool, the same for all masters",
+    )
     connections_max: int = Field(4096, ge=1, description="connections served at once")
     inflight_max: int = Field(256, ge=1, description="requests of one connection handled at once")
     heartbeat_s: float = Field(1.0, gt=0, description="how often nodes report that they live")

@@ -129,6 +129,7 @@ class Probe(Message, frozen=True):
     lease_ms: int = 3000
     sample: bytes = b""
     sample_mask: int = -1
+    shards: bytes = b""
 
 
 class Probed(Message, frozen=True):

@@ -25,9 +25,9 @@ from moonpool.schemas.messages import (
     decode_from_node,
 )
 from moonpool.schemas.packed import join_hashes
+from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.gate import Gate
 from moonpool.store_client.listing import Listed, ListingPage, list_page
-from moonpool.store_client.master import MasterLink
 from moonpool.store_client.nodes import Nodes
 from moonpool.store_client.rpc.connection import RpcConnection
 
@@ -36,7 +36,7 @@ class AdminParts(NamedTuple):
     """Of the StoreClient whose calls these are."""
 
     gate: Gate
-    master: MasterLink
+    cluster: Cluster
     nodes: Nodes
     hello: Hello
     deadline_s: Callable[[float | None], float]
@@ -52,7 +52,7 @@ class Admin:
         """How much there is of a keyspace. Raises KeyspaceUnknown."""
         with self._parts.gate:
             deadline_s = self._parts.deadline_s(timeout_s)
-            return self._parts.master.ask(DescribeKeyspace(keyspace), KeyspaceFacts, deadline_s)
+            return self._parts.cluster.ask(DescribeKeyspace(keyspace), KeyspaceFacts, deadline_s)
 
     def soft_pin(
         self,
@@ -67,7 +67,7 @@ class Admin:
         there. Raises InvalidParams for other keyspaces, and times that are too long."""
         request = Presence(keyspace, join_hashes(hashes), rank, round(ttl_s * 1000))
         with self._parts.gate:
-            return sum(self._parts.master.ask(request, Present, self._parts.deadline_s(timeout_s)).bits)
+            return sum(self._parts.cluster.ask(request, Present, self._parts.deadline_s(timeout_s)).bits)
 
     def would_remove(
         self, keyspace: bytes, hashes: list[bytes], *, force: bool = False, timeout_s: float | None = None
@@ -75,20 +75,20 @@ class Admin:
         """What StoreClient.remove would say. Nothing is removed."""
         request = Remove(keyspace, join_hashes(hashes), force, dry_run=True)
         with self._parts.gate:
-            return self._parts.master.ask(request, Removed, self._parts.deadline_s(timeout_s))
+            return self._parts.cluster.ask(request, Removed, self._parts.deadline_s(timeout_s))
 
     def would_clear(self, keyspace: bytes, *, force: bool = True, timeout_s: float | None = None) -> Removed:
         """What StoreClient.clear would say. Nothing is removed."""
         with self._parts.gate:
             request = Clear(keyspace, force, dry_run=True)
-            return self._parts.master.ask(request, Removed, self._parts.deadline_s(timeout_s))
+            return self._parts.cluster.ask(request, Removed, self._parts.deadline_s(timeout_s))
 
     def drain(self, node: str, *, on: bool = True, timeout_s: float | None = None) -> bool:
         """No new puts go to nodes of this name from now on, or they do again. Returns whether that is new. Raises
         NotFound."""
         with self._parts.gate:
             deadline_s = self._parts.deadline_s(timeout_s)
-            return self._parts.master.ask(Drain(node, on), Done, deadline_s).count == 1
+            return self._parts.cluster.ask(Drain(node, on), Done, deadline_s).count == 1
 
     def node_status(self, info: NodeInfo, *, timeout_s: float | None = None) -> dict[str, int | float | str]:
         """A node's own counters, asked of itself. Raises Unreachable."""

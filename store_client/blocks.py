@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from moonpool.schemas.errors import InvalidParams
@@ -21,10 +22,10 @@ from moonpool.schemas.messages import (
 )
 from moonpool.schemas.packed import U8, U64, join_hashes
 from moonpool.schemas.runs import run_start, split_runs
+from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gets import Getter, Places, Wanted
 from moonpool.store_client.keyspaces import KeyspaceBook
-from moonpool.store_client.master import MasterLink
 from moonpool.store_client.prefix import PrefixSearch
 from moonpool.store_client.puts import PutPart, Putter
 
@@ -56,8 +57,8 @@ class BlockGet:
 class Blocks:
     """The block calls of a StoreClient."""
 
-    def __init__(self, master: MasterLink, book: KeyspaceBook, putter: Putter, getter: Getter) -> None:
-        self._master = master
+    def __init__(self, cluster: Cluster, book: KeyspaceBook, putter: Putter, getter: Getter) -> None:
+        self._cluster = cluster
         self._book = book
         self._putter = putter
         self._getter = getter
@@ -72,11 +73,15 @@ class Blocks:
         # By their sum: looking at each of 5,000 hashes would cost more than the rest of the call.
         if search.size_bytes != len(hashes) * spec.hash_bytes:
             _check_hashes(spec, hashes)
-        probed = self._master.ask(search.probe(self._sample_mask), Probed, deadline_s)
+        roots = [hashes[at] for at, _ in split_runs(0, len(hashes))]
+        probe = search.probe(self._sample_mask, self._cluster.column(keyspace, roots, deadline_s))
+        probed = self._cluster.ask(probe, Probed, deadline_s)
         self._sample_mask = probed.sample_mask
         total, gap = search.gap(probed.ready)
         if gap is not None:
-            total += sum(self._master.ask(gap, Matched, deadline_s).ready)
+            shards = self._cluster.column(keyspace, [hashes[run_start(total)]], deadline_s)
+            gap = msgspec.structs.replace(gap, shards=shards) if shards else gap
+            total += sum(self._cluster.ask(gap, Matched, deadline_s).ready)
         return total
 
     def presence(self, keyspace: bytes, hashes: Sequence[bytes], rank: int, deadline_s: float) -> list[bool]:
@@ -84,18 +89,23 @@ class Blocks:
         _check_hashes(self._book.get(keyspace), hashes)
         if not hashes:
             return []
-        request = Presence(keyspace, join_hashes(hashes), rank)
-        return [bit == 1 for bit in self._master.ask(request, Present, deadline_s).bits]
+        shards = self._cluster.column(keyspace, hashes, deadline_s)
+        request = Presence(keyspace, join_hashes(hashes), rank, shards=shards)
+        return [bit == 1 for bit in self._cluster.ask(request, Present, deadline_s).bits]
 
     def renew(self, keyspace: bytes, hashes: Sequence[bytes], deadline_s: float) -> list[bool]:
         """Whether each run (flat: each row) is still there. Raises what the call raises."""
         spec = self._book.get(keyspace)
         _check_hashes(spec, hashes)
+        roots = hashes
         if spec.kind is Kind.CHAINED:
-            hashes = [hashes[at + count - 1] for at, count in split_runs(0, len(hashes))]
+            runs = list(split_runs(0, len(hashes)))
+            roots = [hashes[at] for at, _ in runs]
+            hashes = [hashes[at + count - 1] for at, count in runs]
         if not hashes:
             return []
-        reply = self._master.ask(Renew(keyspace, join_hashes(hashes)), Renewed, deadline_s)
+        shards = self._cluster.column(keyspace, roots, deadline_s)
+        reply = self._cluster.ask(Renew(keyspace, join_hashes(hashes), shards=shards), Renewed, deadline_s)
         return [bit == 1 for bit in reply.bits]
 
     def put(self, puts: Sequence[BlockPut], deadline_s: float) -> list[U8]:
@@ -121,16 +131,16 @@ class Blocks:
             return np.zeros(0, dtype=np.uint8)
         hashes = get.chain[get.first : get.first + count]
         if spec.kind is Kind.CHAINED:
-            runs = [
-                RunSlice(get.chain[at + length - 1], at, length)
-                for at, length in split_runs(get.first, count)
-            ]
+            cuts = list(split_runs(get.first, count))
+            roots = [get.chain[run_start(at)] for at, _ in cuts]
+            runs = [RunSlice(get.chain[at + length - 1], at, length) for at, length in cuts]
             request = Locate(get.keyspace, get.rank, runs=runs)
         else:
+            roots = list(hashes)
             request = Locate(get.keyspace, get.rank, hashes=join_hashes(hashes))
 
         def locate() -> Places:
-            return self._getter.locate(request, count, deadline_s)
+            return self._getter.locate(request, roots, count, deadline_s)
 
         return self._getter.get(Wanted(get.keyspace, get.rank, hashes, get.into, lengths), locate, deadline_s)
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.framing import PROTOCOL_VERSION
-from moonpool.schemas.keyspace import KeyspaceSpec, objects_keyspace
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind, objects_keyspace
 from moonpool.schemas.messages import (
     Clear,
     ClusterMap,
@@ -35,6 +35,7 @@ from moonpool.schemas.packed import U8, join_hashes
 from moonpool.store_client.admin import Admin, AdminParts
 from moonpool.store_client.blocks import BlockGet, BlockPut, Blocks
 from moonpool.store_client.buffers import Buffer, fragments_of, memory_of, multi_buffers
+from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.connect import Connector
 from moonpool.store_client.copiers.base import DeviceCopier
 from moonpool.store_client.copiers.host import HostCopier
@@ -81,14 +82,18 @@ class StoreClient:
         self._copier = copier
         self._staging = Staging(copier)
         self._workers = Workers(NODES_AT_ONCE, "moonpool-io")
-        self._master = MasterLink(self.settings.master, hello, self._book, retry_s)
+        self._cluster = Cluster(
+            self.settings.master.split(","),
+            lambda address: MasterLink(address, hello, self._book, retry_s),
+            self._book,
+        )
         self._connector = Connector(self.settings, hello, copier, self._staging, self._book.find)
-        self._nodes = Nodes(self._master, self._connector.connect, retry_s)
-        putter = Putter(self._master, self._nodes, self._workers)
-        getter = Getter(self._master, self._nodes, self._workers, self.settings.verify_checksums)
-        self._blocks = Blocks(self._master, self._book, putter, getter)
-        self._rows = RowCalls(self._master, putter, getter)
-        self.admin = Admin(AdminParts(self._gate, self._master, self._nodes, hello, self._deadline_s))
+        self._nodes = Nodes(self._cluster, self._connector.connect, retry_s)
+        putter = Putter(self._cluster, self._nodes, self._workers)
+        getter = Getter(self._cluster, self._nodes, self._workers, self.settings.verify_checksums)
+        self._blocks = Blocks(self._cluster, self._book, putter, getter)
+        self._rows = RowCalls(self._cluster, putter, getter)
+        self.admin = Admin(AdminParts(self._gate, self._cluster, self._nodes, hello, self._deadline_s))
         """What operators ask."""
         self._objects = self._book.add(objects_keyspace(self.settings.tenant))
         self._own_segment = OwnSegment.start(self.settings) if self.settings.segment_size else None
@@ -100,7 +105,7 @@ class StoreClient:
         masters and nodes that were started anew. Raises InvalidParams."""
         with self._gate:
             self._book.add(spec)
-            return self._master.register(spec, self._deadline_s(timeout_s))
+            return self._cluster.register(spec, self._deadline_s(timeout_s))
 
     def match(self, keyspace: bytes, hashes: Sequence[bytes], *, timeout_s: float | None = None) -> int:
         """Longest ready prefix in blocks, from position 0; leased for some seconds. Raises Unreachable."""
@@ -150,14 +155,15 @@ class StoreClient:
         this rank's shard alone."""
         with self._gate:
             deadline_s = self._deadline_s(timeout_s)
-            request = Remove(keyspace, join_hashes(hashes), force, _wait_ms(deadline_s), rank)
-            return self._master.ask(request, Removed, deadline_s)
+            shards = self._shards(keyspace, hashes, deadline_s)
+            request = Remove(keyspace, join_hashes(hashes), force, _wait_ms(deadline_s), rank, shards=shards)
+            return self._cluster.ask(request, Removed, deadline_s)
 
     def clear(self, keyspace: bytes, *, force: bool = True, timeout_s: float | None = None) -> Removed:
         """Removes everything in a keyspace."""
         with self._gate:
             deadline_s = self._deadline_s(timeout_s)
-            return self._master.ask(Clear(keyspace, force, _wait_ms(deadline_s)), Removed, deadline_s)
+            return self._cluster.ask(Clear(keyspace, force, _wait_ms(deadline_s)), Removed, deadline_s)
 
     def pin(
         self,
@@ -169,20 +175,23 @@ class StoreClient:
     ) -> int:
         """Keeps rows from being evicted for `ttl_s` (0: until unpinned). Returns how many."""
         with self._gate:
-            request = Pin(keyspace, join_hashes(hashes), round(ttl_s * 1000))
-            return self._master.ask(request, Done, self._deadline_s(timeout_s)).count
+            deadline_s = self._deadline_s(timeout_s)
+            shards = self._shards(keyspace, hashes, deadline_s)
+            request = Pin(keyspace, join_hashes(hashes), round(ttl_s * 1000), shards)
+            return self._cluster.ask(request, Done, deadline_s).count
 
     def unpin(self, keyspace: bytes, hashes: Sequence[bytes], *, timeout_s: float | None = None) -> int:
         """The reverse of `pin`. Returns how many."""
         with self._gate:
-            request = Unpin(keyspace, join_hashes(hashes))
-            return self._master.ask(request, Done, self._deadline_s(timeout_s)).count
+            deadline_s = self._deadline_s(timeout_s)
+            request = Unpin(keyspace, join_hashes(hashes), self._shards(keyspace, hashes, deadline_s))
+            return self._cluster.ask(request, Done, deadline_s).count
 
     def describe(self, keyspace: bytes, block_hash: bytes, *, timeout_s: float | None = None) -> Description:
         """Everything known of one block. Raises NotFound."""
         with self._gate:
             request = Describe(keyspace, block_hash)
-            return self._master.ask(request, Description, self._deadline_s(timeout_s))
+            return self._cluster.ask(request, Description, self._deadline_s(timeout_s))
 
     # ------------------------------------------------------------ rows with sizes of their own
 
@@ -301,7 +310,7 @@ class StoreClient:
         """All of the tenant's. Raises Unreachable."""
         with self._gate:
             request = ListKeyspaces(self.settings.tenant)
-            return self._master.ask(request, Keyspaces, self._deadline_s(timeout_s)).specs
+            return self._cluster.ask(request, Keyspaces, self._deadline_s(timeout_s)).specs
 
     def list_objects(self, spec: KeyspaceSpec, *, timeout_s: float | None = None) -> list[Listed]:
         """Everything that nodes within reach hold of a keyspace. For people and scripts: it looks at every slot."""
@@ -326,16 +335,17 @@ class StoreClient:
     def status(self, *, timeout_s: float | None = None) -> dict[str, int | float | str]:
         """The master's counters. Raises Unreachable."""
         with self._gate:
-            return self._master.ask(GetStatus(), StatusReport, self._deadline_s(timeout_s)).facts
+            return self._cluster.ask(GetStatus(), StatusReport, self._deadline_s(timeout_s)).facts
 
     def close(self) -> None:
         """Calls under way fail soon; then frees connections, mappings and threads. Idempotent."""
         if self._gate.forked or not self._gate.close():
             return
-        self._master.close()
+        self._cluster.close()
         self._nodes.close()
         self._gate.wait_empty()
         self._workers.close()
+        self._cluster.wait_closed()
         self._connector.close()
         self._staging.close()
         if self._own_segment is not None:
@@ -348,6 +358,12 @@ class StoreClient:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self.close()
+
+    def _shards(self, keyspace: bytes, hashes: Sequence[bytes], deadline_s: float) -> bytes:
+        """Rows of flat keyspaces say where they are; the run of a block of a chain isn't known here: all are asked."""
+        spec = self._book.find(keyspace)
+        flat = spec is not None and spec.kind is Kind.FLAT
+        return self._cluster.column(keyspace, hashes, deadline_s) if flat else b""
 
     def _deadline_s(self, timeout_s: float | None) -> float:
         timeout_s = self.settings.timeout_s if timeout_s is None else timeout_s

@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.schemas.errors import MoonpoolError, ProtocolError
 from moonpool.schemas.messages import Done, Locate, Located, ReportBad, Status
 from moonpool.schemas.packed import U8, U16, U32, U64, u16s, u32s, u64s
+from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
-from moonpool.store_client.master import MasterLink
 from moonpool.store_client.nodes import Nodes
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.workers import Workers
@@ -108,18 +109,21 @@ class Wanted:
 class Getter:
     """Locates and reads."""
 
-    def __init__(self, master: MasterLink, nodes: Nodes, workers: Workers, verify: bool) -> None:
-        self._master = master
+    def __init__(self, cluster: Cluster, nodes: Nodes, workers: Workers, verify: bool) -> None:
+        self._cluster = cluster
         self._nodes = nodes
         self._workers = workers
         self._verify = verify
         self._reported: OrderedDict[tuple[bytes, int, int], None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def locate(self, request: Locate, count: int, deadline_s: float) -> Places:
-        """Raises what the call raises."""
-        located = self._master.ask(request, Located, deadline_s)
-        return Places.of(located, count, self._master.address)
+    def locate(self, request: Locate, roots: Sequence[bytes], count: int, deadline_s: float) -> Places:
+        """`roots`: by what its runs or rows are sharded. Raises what the call raises."""
+        shards = self._cluster.column(request.keyspace, roots, deadline_s)
+        if shards:
+            request = msgspec.structs.replace(request, shards=shards)
+        located = self._cluster.ask(request, Located, deadline_s)
+        return Places.of(located, count, self._cluster.name)
 
     def get(self, wanted: Wanted, locate: Callable[[], Places], deadline_s: float) -> U8:
         """Locates and reads. A Status an object; raises nothing: an unreachable master gives FAILED."""
@@ -206,7 +210,7 @@ class Getter:
             report = ReportBad(wanted.keyspace, wanted.rank, block_hash, segment, slot, generation)
             log.warning("block %s is bad in segment %s slot %d", block_hash.hex(), segment.hex(), slot)
             try:
-                self._master.ask(report, Done, deadline_s)
+                self._cluster.ask(report, Done, deadline_s)
             except MoonpoolError as error:
                 log.debug("bad block not reported: %s", error)
                 return

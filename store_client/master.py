@@ -1,4 +1,4 @@
-"""Calls to the master: deadline, circuit breaker, and keyspaces told again to a master that has lost them."""
+"""Calls to one master: deadline, circuit breaker, and keyspaces told again to a master that has lost them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 class MasterLink:
-    """The master, for any number of threads."""
+    """One master, for any number of threads."""
 
     def __init__(self, address: str, hello: Hello, book: KeyspaceBook, retry_s: float) -> None:
         self.address = address

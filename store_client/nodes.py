@@ -12,8 +12,8 @@ import numpy as np
 from moonpool.schemas.errors import MoonpoolError, TransferFailed
 from moonpool.schemas.messages import ClusterMap, GetClusterMap, NodeInfo, Status
 from moonpool.schemas.packed import U8
+from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.guard import Guard
-from moonpool.store_client.master import MasterLink
 from moonpool.store_client.transports.base import ReadBatch, Transport, WriteBatch
 
 log = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ class NodeLink:
 class Nodes:
     """The cluster map, and a link to each node that was needed. Thread-safe."""
 
-    def __init__(self, master: MasterLink, connect: Connect, retry_s: float) -> None:
-        self._master = master
+    def __init__(self, cluster: Cluster, connect: Connect, retry_s: float) -> None:
+        self._cluster = cluster
         self._connect = connect
         self._retry_s = retry_s
         self._refreshing = threading.Lock()
@@ -72,8 +72,6 @@ class Nodes:
         self._links: dict[bytes, NodeLink] = {}
         self._refreshed_s = float("-inf")
         self._closed = False
-        self.shards = 1
-        """Of the cluster, as last heard."""
 
     def find(self, segment: bytes, deadline_s: float) -> NodeLink | None:
         """The link to a segment's node; None where nobody knows it, or it can't be reached from here."""
@@ -93,9 +91,7 @@ class Nodes:
 
     def cluster_map(self, deadline_s: float) -> ClusterMap:
         """Asks the master. Raises what that raises."""
-        cluster = self._master.ask(GetClusterMap(), ClusterMap, deadline_s)
-        self.shards = cluster.shards
-        return cluster
+        return self._cluster.ask(GetClusterMap(), ClusterMap, deadline_s)
 
     def prepare(self, deadline_s: float) -> int:
         """Connects to every node that the map names; see Transport.prepare. Returns how many are ready.

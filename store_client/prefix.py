@@ -35,13 +35,14 @@ class PrefixSearch:
         """Of all hashes."""
         return len(self._packed)
 
-    def probe(self, sample_mask: int, lease_ms: int = 3000) -> Probe:
-        """The first message. `sample_mask`: which hashes the master wants to learn from, as it said last."""
+    def probe(self, sample_mask: int, shards: bytes = b"", lease_ms: int = 3000) -> Probe:
+        """The first message. `sample_mask`: which hashes the master wants to learn from, as it said last. `shards`: of the
+        runs, a column."""
         runs = [
             ProbedRun(first, count, stride, self._points(first, count, stride))
             for first, count, stride in self._runs
         ]
-        return Probe(self._keyspace, runs, lease_ms, self._sample(sample_mask), sample_mask)
+        return Probe(self._keyspace, runs, lease_ms, self._sample(sample_mask), sample_mask, shards)
 
     def gap(self, ready: Sequence[int], lease_ms: int = 3000) -> tuple[int, Match | None]:
         """What the first answer tells: blocks that are ready, and the question how many more there are, if any."""

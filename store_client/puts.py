@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -24,9 +24,9 @@ from moonpool.schemas.messages import (
     Status,
 )
 from moonpool.schemas.packed import U8, U64, join_hashes, pack_u64
-from moonpool.schemas.runs import shard_of
+from moonpool.schemas.runs import shard_of, shards_of
+from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
-from moonpool.store_client.master import MasterLink
 from moonpool.store_client.nodes import Nodes
 from moonpool.store_client.transports.base import WriteBatch
 from moonpool.store_client.transports.pieces import batches_of, runs_of_true
@@ -67,16 +67,39 @@ class PutPart:
     source: Fragments
     keys: Sequence[str] = field(default=())
     visible: bool = False
+    shard: int = 0
 
     def item(self) -> PutItem:
         """What the master is asked."""
         key_bytes = [len(key.encode()) for key in self.keys] or [0]
         largest = int((self.lengths + np.array(key_bytes, dtype=np.uint64)).max())
-        return PutItem(
-            self.keyspace, self.rank, self.position, self.parent, join_hashes(self.hashes), largest
+        hashes = join_hashes(self.hashes)
+        return PutItem(self.keyspace, self.rank, self.position, self.parent, hashes, largest, self.shard)
+
+    def by_shard(self, shards: int) -> list[tuple[PutPart, NDArray[np.intp]]]:
+        """The same in parts of one shard each, and which of its blocks are in each."""
+        every = np.arange(len(self.hashes))
+        if shards == 1 or not len(every):
+            return [(self, every)]
+        if self.kind is Kind.CHAINED:  # one run
+            return [(replace(self, shard=shard_of(self.keyspace, self.run_root, shards)), every)]
+        numbers = shards_of(self.keyspace, join_hashes(self.hashes), len(self.hashes[0]), shards)
+        return [
+            (self._take(np.flatnonzero(numbers == shard), shard), np.flatnonzero(numbers == shard))
+            for shard in np.unique(numbers).tolist()
+        ]
+
+    def _take(self, index: NDArray[np.intp], shard: int) -> PutPart:
+        return replace(
+            self,
+            hashes=[self.hashes[i] for i in index.tolist()],
+            lengths=self.lengths[index],
+            source=self.source.take(index),
+            keys=[self.keys[i] for i in index.tolist()] if self.keys else (),
+            shard=shard,
         )
 
-    def batch(self, first: int, end: int, shards: int) -> WriteBatch:
+    def batch(self, first: int, end: int) -> WriteBatch:
         """Blocks first to end, for a node."""
         chained = self.kind is Kind.CHAINED
         index = np.arange(first, end)
@@ -88,7 +111,7 @@ class PutPart:
             hashes=join_hashes(self.hashes[first:end]),
             lengths=b"" if chained else pack_u64(self.lengths[first:end]),
             keys=list(self.keys[first:end]),
-            shard=shard_of(self.keyspace, self.run_root or self.hashes[first], shards),
+            shard=self.shard,
         )
         return WriteBatch(item, self.lengths[first:end], self.source.take(index), self.visible)
 
@@ -105,13 +128,29 @@ class _Write:
 class Putter:
     """One PutStart for all parts, then one write to each node that was named."""
 
-    def __init__(self, master: MasterLink, nodes: Nodes, workers: Workers) -> None:
-        self._master = master
+    def __init__(self, cluster: Cluster, nodes: Nodes, workers: Workers) -> None:
+        self._cluster = cluster
         self._nodes = nodes
         self._workers = workers
 
     def put(self, parts: Sequence[PutPart], deadline_s: float) -> list[U8]:
         """A Status array a part. Raises nothing: an unreachable master or node gives FAILED."""
+        try:
+            shards = self._cluster.shards(deadline_s)
+        except MoonpoolError as error:
+            log.debug("put refused: %s", error)
+            return [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
+        if shards == 1:
+            return self._put_parts(parts, deadline_s)
+        cut = [part.by_shard(shards) for part in parts]
+        outcomes = iter(self._put_parts([piece for pieces in cut for piece, _ in pieces], deadline_s))
+        statuses = [np.zeros(len(part.hashes), dtype=np.uint8) for part in parts]
+        for status, pieces in zip(statuses, cut, strict=True):
+            for _, index in pieces:
+                status[index] = next(outcomes)
+        return statuses
+
+    def _put_parts(self, parts: Sequence[PutPart], deadline_s: float) -> list[U8]:
         blocks = np.array([len(part.hashes) for part in parts], dtype=np.uint64)
         groups = batches_of(blocks, PARTS_PER_CALL, BLOCKS_PER_CALL)
         return [status for group in groups for status in self._put(parts[group], deadline_s)]
@@ -120,9 +159,9 @@ class Putter:
         statuses = [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
         try:
             request = PutStart([part.item() for part in parts])
-            started = self._master.ask(request, PutStarted, deadline_s)
+            started = self._cluster.ask(request, PutStarted, deadline_s)
             if [len(answers) for answers in started.answers] != [len(part.hashes) for part in parts]:
-                raise ProtocolError(peer=self._master.address, reason="PutStarted of another size")
+                raise ProtocolError(peer=self._cluster.name, reason="PutStarted of another size")
         except MoonpoolError as error:
             log.debug("put refused: %s", error)
             return statuses
@@ -139,7 +178,7 @@ class Putter:
             goes.append(answers == PutAnswer.GO)
             for first, end in runs_of_true(goes[-1]):
                 for cut in batches_of(part.lengths[first:end], BATCH_BLOCKS, BATCH_BYTES):
-                    batch = part.batch(first + cut.start, first + cut.stop, self._nodes.shards)
+                    batch = part.batch(first + cut.start, first + cut.stop)
                     writes.setdefault(segment, []).append(_Write(i, first + cut.start, batch))
         self._workers.run(
             [partial(self._write, segment, mine, statuses, deadline_s) for segment, mine in writes.items()],
@@ -164,13 +203,13 @@ class Putter:
         deadline_s: float,
     ) -> None:
         """Gives back the promises of blocks that were to be written and weren't."""
-        lost: dict[tuple[bytes, int], list[bytes]] = {}
+        lost: dict[tuple[bytes, int, int], list[bytes]] = {}
         for part, go, status in zip(parts, goes, statuses, strict=True):
             for i in np.flatnonzero(go & (status != Status.OK) & (status != Status.EXISTS)).tolist():
-                lost.setdefault((part.keyspace, part.rank), []).append(part.hashes[i])
+                lost.setdefault((part.keyspace, part.rank, part.shard), []).append(part.hashes[i])
         deadline_s = max(deadline_s, time.monotonic() + ABANDON_TIMEOUT_S)
-        for (keyspace, rank), hashes in lost.items():
+        for (keyspace, rank, shard), hashes in lost.items():
             try:
-                self._master.ask(PutAbandon(keyspace, rank, join_hashes(hashes)), Done, deadline_s)
+                self._cluster.ask(PutAbandon(keyspace, rank, join_hashes(hashes), shard), Done, deadline_s)
             except MoonpoolError as error:
                 log.debug("promises of %d blocks left to expire: %s", len(hashes), error)

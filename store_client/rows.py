@@ -17,9 +17,9 @@ from moonpool.schemas.keyspace import Kind
 from moonpool.schemas.messages import Locate, Presence, Present, Status
 from moonpool.schemas.packed import U8, U64, join_hashes
 from moonpool.store_client.buffers import fragments_of
+from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gets import Getter, Places, Wanted
-from moonpool.store_client.master import MasterLink
 from moonpool.store_client.puts import PutPart, Putter
 from moonpool.store_client.transports.pieces import trim
 
@@ -58,8 +58,8 @@ class Got(NamedTuple):
 class RowCalls:
     """The calls of a StoreClient that concern such rows."""
 
-    def __init__(self, master: MasterLink, putter: Putter, getter: Getter) -> None:
-        self._master = master
+    def __init__(self, cluster: Cluster, putter: Putter, getter: Getter) -> None:
+        self._cluster = cluster
         self._putter = putter
         self._getter = getter
 
@@ -67,15 +67,16 @@ class RowCalls:
         """Which rows are there. Raises what the call raises."""
         bits = b""
         for part in _cut(rows.hashes):
-            request = Presence(rows.keyspace, join_hashes(part), rows.rank)
-            bits += self._master.ask(request, Present, deadline_s).bits
+            shards = self._cluster.column(rows.keyspace, part, deadline_s)
+            request = Presence(rows.keyspace, join_hashes(part), rows.rank, shards=shards)
+            bits += self._cluster.ask(request, Present, deadline_s).bits
         return [bit == 1 for bit in bits]
 
     def locate(self, rows: Rows, deadline_s: float) -> Places:
         """Where they lie, and how long they are. Raises what the call raises."""
         parts = [
             self._getter.locate(
-                Locate(rows.keyspace, rows.rank, hashes=join_hashes(part)), len(part), deadline_s
+                Locate(rows.keyspace, rows.rank, hashes=join_hashes(part)), part, len(part), deadline_s
             )
             for part in _cut(rows.hashes) or [[]]
         ]

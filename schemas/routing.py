@@ -1,4 +1,8 @@
-"""Requests that concern several shards: cut into one part a shard, and their answers put together again."""
+"""Requests that concern several shards: cut into parts, and their answers put together again.
+
+A client cuts a request into one part a master, a master cuts that into one part a shard: `place_of` says where a shard's
+items go.
+"""
 
 from __future__ import annotations
 
@@ -26,58 +30,77 @@ from moonpool.schemas.messages import (
     Renew,
     Renewed,
 )
-from moonpool.schemas.packed import U16, count_of, u16s
-from moonpool.schemas.runs import SHARDS_MAX
+from moonpool.schemas.packed import I64, count_of, u16s
 
 Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What one shard is asked. `index`: which of the request's items these are, in their order; None: all, of a request
-    that goes to every shard."""
+    """What one place is asked. `index`: which of the request's items these are, in their order; None: all, of a request
+    that goes to every place."""
 
-    shard: int
+    place: int
     message: Message
     index: Index | None
 
 
-def parts_of(message: Message, hash_bytes: Callable[[bytes], int], owned: Sequence[int]) -> list[Part]:
-    """The parts of a request, by shard. `owned`: where a request goes that names no shard. `hash_bytes` of a keyspace
-    may raise. Raises InvalidParams."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """`of_shard`: the place of each shard. `all`: where a request goes that names no shard. `keep`: whether parts still
+    say which shards they concern. `hash_bytes` of a keyspace may raise."""
+
+    of_shard: I64
+    all: Sequence[int]
+    keep: bool
+    hash_bytes: Callable[[bytes], int]
+
+
+def parts_of(message: Message, places: Places) -> list[Part]:
+    """The parts of a request, one a place. Raises InvalidParams."""
     if isinstance(message, PutStart):
-        for item in message.items:
-            if not 0 <= item.shard < SHARDS_MAX:
-                raise InvalidParams(field="shard", value=item.shard, allowed=f"0 to {SHARDS_MAX - 1}")
-        shards: U16 = np.array([item.shard for item in message.items], dtype=np.uint16)
+        numbers = [_check(item.shard, places) for item in message.items]
         return [
-            Part(shard, msgspec.structs.replace(message, items=[message.items[i] for i in index]), index)
-            for shard, index in _groups(shards)
+            Part(place, msgspec.structs.replace(message, items=[message.items[i] for i in index]), index)
+            for place, index in _groups(places.of_shard[numbers])
         ]
     shard: int = getattr(message, "shard", -1)
     if shard >= 0:
-        return [Part(shard, message, None)]
+        return [Part(int(places.of_shard[_check(shard, places)]), message, None)]
     packed: bytes = getattr(message, "shards", b"")
     if not packed:
         if isinstance(message, (Match, Locate)):
             if message.runs or (isinstance(message, Locate) and message.hashes):
                 raise InvalidParams(field="shards", value="missing", allowed="one for each run or hash")
-            owned = owned[:1]
-        return [Part(owned_shard, message, None) for owned_shard in owned]
+            return [Part(place, message, None) for place in places.all[:1]]
+        return [Part(place, message, None) for place in places.all]
+    count_of(packed, 2, "shards")
     shards = u16s(packed)
-    size = hash_bytes(message.keyspace)  # type: ignore[attr-defined]
+    _check(int(shards.max()), places)
+    size = places.hash_bytes(message.keyspace)  # type: ignore[attr-defined]
     items = _items_of(message, size)
     if len(items) != len(shards):
         raise InvalidParams(field="shards", value=len(shards), allowed=f"{len(items)}, one an item")
-    return [Part(shard, _take(message, items, index), index) for shard, index in _groups(shards)]
+    return [
+        Part(place, _take(message, items, index, shards[index].tobytes() if places.keep else b""), index)
+        for place, index in _groups(places.of_shard[shards])
+    ]
 
 
-def _groups(shards: U16) -> list[tuple[int, Index]]:
-    if not len(shards):
+def _check(shard: int, places: Places) -> int:
+    if not 0 <= shard < len(places.of_shard):
+        raise InvalidParams(field="shard", value=shard, allowed=f"0 to {len(places.of_shard) - 1}")
+    return shard
+
+
+def _groups(places: I64) -> list[tuple[int, Index]]:
+    if not len(places):
         return []
-    order = np.argsort(shards, kind="stable")
-    cuts = np.flatnonzero(np.diff(shards[order])) + 1
-    return [(int(shards[index[0]]), index) for index in np.split(order, cuts)]
+    if (places == places[0]).all():
+        return [(int(places[0]), np.arange(len(places)))]
+    order = np.argsort(places, kind="stable")
+    cuts = np.flatnonzero(np.diff(places[order])) + 1
+    return [(int(places[index[0]]), index) for index in np.split(order, cuts)]
 
 
 def _items_of(message: Message, hash_bytes: int) -> Sequence[Any]:
@@ -90,10 +113,10 @@ def _items_of(message: Message, hash_bytes: int) -> Sequence[Any]:
     return items
 
 
-def _take(message: Message, items: Sequence[Any], index: Index) -> Message:
+def _take(message: Message, items: Sequence[Any], index: Index, shards: bytes) -> Message:
     if isinstance(items, np.ndarray):
-        return msgspec.structs.replace(message, hashes=items[index].tobytes(), shards=b"")
-    return msgspec.structs.replace(message, runs=[items[i] for i in index], shards=b"")
+        return msgspec.structs.replace(message, hashes=items[index].tobytes(), shards=shards)
+    return msgspec.structs.replace(message, runs=[items[i] for i in index], shards=shards)
 
 
 # ---------------------------------------------------------------- answers
@@ -174,3 +197,27 @@ def _blocks_of(message: Locate, part: Part) -> Index:
     starts = np.cumsum(counts) - counts
     runs = [np.arange(starts[i], starts[i] + counts[i]) for i in part.index]
     return np.concatenate(runs) if runs else np.zeros(0, dtype=np.intp)
+
+
+FAILED = 255
+"""In place of a PutAnswer: nobody could be asked."""
+
+
+def missed(message: Message, hash_bytes: Callable[[bytes], int]) -> Message | None:
+    """What stands for the answer of a master that can't be asked: it counts as having nothing. None: who asked this must
+    know."""
+    match message:
+        case Match():
+            return Matched([0] * len(message.runs))
+        case PutStart():
+            counts = [len(item.hashes) // hash_bytes(item.keyspace) for item in message.items]
+            return PutStarted([bytes([FAILED]) * count for count in counts], [b""] * len(counts))
+        case Presence():
+            return Present(bytes(len(message.hashes) // hash_bytes(message.keyspace)))
+        case Renew():
+            return Renewed(bytes(len(message.hashes) // hash_bytes(message.keyspace)))
+        case Locate():
+            count = sum(run.count for run in message.runs)
+            count += len(message.hashes) // hash_bytes(message.keyspace)
+            return Located([], bytes(2 * count), bytes(4 * count), bytes(8 * count), bytes(8 * count))
+    return None

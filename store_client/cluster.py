@@ -1,0 +1,313 @@
+"""The masters of a cluster as one: requests are cut by who owns the shards, and go to all of those at once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from moonpool.schemas.errors import (
+    MoonpoolError,
+    NotFound,
+    ProtocolError,
+    Unavailable,
+    Unreachable,
+    WrongShard,
+)
+from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.messages import (
+    ClusterMap,
+    Describe,
+    GetClusterMap,
+    GetStatus,
+    KeyspaceRegistered,
+    ListKeyspaces,
+    Message,
+    RegisterKeyspace,
+)
+from moonpool.schemas.packed import pack_u16
+from moonpool.schemas.routing import Part, Places, merged, missed, parts_of
+from moonpool.schemas.runs import SHARDS_MAX, shard_of, shards_of
+from moonpool.store_client.keyspaces import KeyspaceBook
+from moonpool.store_client.master import MasterLink
+from moonpool.store_client.workers import Workers
+
+log = logging.getLogger(__name__)
+
+Reply = TypeVar("Reply", bound=Message)
+
+REFRESH_PAUSE_S = 0.1
+"""The map is asked for no more often than this, whatever is wrong with it."""
+
+REFRESH_TIMEOUT_S = 1.0
+"""Of one master that is asked for the map, while others may know it too."""
+
+REDIRECTS_MAX = 3
+MASTERS_AT_ONCE = 8
+MASTERS_MAX = 64
+
+_NOBODY = -1
+
+
+class _Map(msgspec.Struct, frozen=True):
+    """What is known of the cluster. `owners`: by shard an index into `masters`, or _NOBODY."""
+
+    epoch: int
+    shards: int
+    masters: tuple[str, ...]
+    owners: tuple[int, ...]
+
+
+class Cluster:
+    """Thread-safe. `seeds`: masters that may be asked who there is; one that is alone is reached by that name."""
+
+    def __init__(self, seeds: Sequence[str], link: Callable[[str], MasterLink], book: KeyspaceBook) -> None:
+        self._seeds = list(seeds)
+        self._make_link = link
+        self._book = book
+        self._lock = threading.Lock()
+        self._refreshing = threading.Lock()
+        self._links = {seed: link(seed) for seed in seeds}  # here, so that a bad address is told at once
+        self._map: _Map | None = None
+        self._refreshed_s = float("-inf")
+        self._stale = False
+        self._workers = Workers(MASTERS_AT_ONCE, "moonpool-masters")
+        self._closed = False
+
+    # ------------------------------------------------------------ shards
+
+    def shards(self, deadline_s: float) -> int:
+        """How many the cluster has. Raises Unreachable."""
+        return self._known(deadline_s).shards
+
+    def column(self, keyspace: bytes, roots: Sequence[bytes], deadline_s: float) -> bytes:
+        """The `shards` column of a request that names runs by their first blocks' hashes, or rows of a flat keyspace.
+        Raises Unreachable."""
+        shards = self.shards(deadline_s)
+        if shards == 1 or not roots:
+            return b""
+        return pack_u16(shards_of(keyspace, b"".join(roots), len(roots[0]), shards))
+
+    def shard(self, keyspace: bytes, root: bytes, deadline_s: float) -> int:
+        """The shard of one run or row. Raises Unreachable."""
+        return shard_of(keyspace, root, self.shards(deadline_s))
+
+    # ------------------------------------------------------------ requests
+
+    def ask(self, message: Message, reply: type[Reply], deadline_s: float) -> Reply:
+        """The answer, of that type. Masters that can't be asked count as knowing nothing of their shards, where others
+        answer and the request can bear it. Raises what the masters answer, and Unreachable."""
+        if isinstance(message, (GetClusterMap, GetStatus, ListKeyspaces)):
+            return self._ask_any(message, reply, deadline_s)
+        answer = self._route(message, deadline_s, REDIRECTS_MAX)
+        if not isinstance(answer, reply):
+            name = type(answer).__name__
+            raise ProtocolError(peer=self.name, reason=f"{name} in answer to {type(message).__name__}")
+        return answer
+
+    def register(self, spec: KeyspaceSpec, deadline_s: float) -> bytes:
+        """Makes a keyspace known to every master. Those that can't be asked are told when they ask back."""
+        known = self._known(deadline_s)
+        outcomes = self._all(
+            [
+                partial(self._link(name).ask, RegisterKeyspace(spec), KeyspaceRegistered, deadline_s)
+                for name in known.masters
+            ],
+            deadline_s,
+        )
+        registered = [one for one in outcomes if isinstance(one, KeyspaceRegistered)]
+        if not registered:
+            raise _worst(outcomes)
+        return registered[0].keyspace
+
+    def _route(self, message: Message, deadline_s: float, redirects: int) -> Message:
+        known = self._known(deadline_s)
+        if len(known.masters) == 1:
+            parts = [Part(0, message, None)]
+        else:
+            owners = np.array(known.owners)
+            everybody = sorted(set(known.owners))
+            parts = parts_of(message, Places(owners, everybody, True, self._hash_bytes))
+        calls = [partial(self._ask_part, known, part, deadline_s, redirects) for part in parts]
+        if len(calls) == 1:
+            return calls[0]()
+        outcomes = self._all(calls, deadline_s)
+        if isinstance(message, Describe):
+            return _described(outcomes)
+        return self._merged(message, parts, outcomes)
+
+    def _merged(
+        self, message: Message, parts: Sequence[Part], outcomes: Sequence[Message | MoonpoolError]
+    ) -> Message:
+        answers: list[Message] = []
+        for part, outcome in zip(parts, outcomes, strict=True):
+            if isinstance(outcome, (Unreachable, WrongShard)):
+                blank = missed(part.message, self._hash_bytes)
+                outcome = outcome if blank is None else blank
+            if isinstance(outcome, MoonpoolError):
+                raise outcome
+            answers.append(outcome)
+        if all(isinstance(outcome, MoonpoolError) for outcome in outcomes):
+            raise _worst(outcomes)
+        return merged(message, parts, answers)
+
+    def _ask_part(self, known: _Map, part: Part, deadline_s: float, redirects: int) -> Message:
+        try:
+            if part.place == _NOBODY:
+                raise Unavailable(peer="a shard's master", retry_in_s=REFRESH_PAUSE_S)
+            return self._link(known.masters[part.place]).ask(part.message, Message, deadline_s)
+        except WrongShard:
+            if redirects <= 0:
+                raise
+            self._refresh(known, deadline_s)
+            now = self._known(deadline_s)
+            if now.shards != known.shards or now == known:
+                raise
+            return self._route(part.message, deadline_s, redirects - 1)
+        except Unreachable:
+            self._stale = True  # another one may have taken its shards over
+            raise
+
+    def _all(
+        self, calls: Sequence[Callable[[], Message]], deadline_s: float
+    ) -> list[Message | MoonpoolError]:
+        """What each returned or raised; those that found no thread in time count as Unavailable."""
+        late = Unavailable(peer="the masters", retry_in_s=0.0)
+        outcomes: list[Message | MoonpoolError] = [late] * len(calls)
+
+        def run(index: int) -> None:
+            try:
+                outcomes[index] = calls[index]()
+            except MoonpoolError as error:
+                outcomes[index] = error
+
+        self._workers.run([partial(run, index) for index in range(len(calls))], deadline_s)
+        return outcomes
+
+    def _ask_any(self, message: Message, reply: type[Reply], deadline_s: float) -> Reply:
+        """Of the first master that answers."""
+        known = self._map
+        failure: MoonpoolError | None = None
+        for name in self._names():
+            wait_s = (
+                deadline_s
+                if len(self._names()) == 1
+                else min(deadline_s, time.monotonic() + REFRESH_TIMEOUT_S)
+            )
+            try:
+                answer = self._link(name).ask(message, reply, wait_s)
+            except Unreachable as error:
+                failure = error
+                continue
+            if isinstance(answer, ClusterMap):
+                self._learn(answer, name)
+            return answer
+        assert failure is not None, known
+        raise failure
+
+    # ------------------------------------------------------------ the map
+
+    def _known(self, deadline_s: float) -> _Map:
+        known = self._map
+        if known is None or self._stale:
+            self._refresh(known, deadline_s)
+            known = self._map
+        assert known is not None
+        return known
+
+    def _refresh(self, before: _Map | None, deadline_s: float) -> None:
+        """Asks for the map, unless somebody has meanwhile, or did a moment ago. Raises Unreachable where nothing was
+        ever known."""
+        if not self._refreshing.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
+            if self._map is None:
+                raise Unavailable(peer=self.name, retry_in_s=REFRESH_PAUSE_S)
+            return
+        try:
+            fresh = time.monotonic() < self._refreshed_s + REFRESH_PAUSE_S
+            if self._map is not None and (self._map is not before or fresh):
+                return
+            self._refreshed_s = time.monotonic()
+            try:
+                self._ask_any(GetClusterMap(), ClusterMap, deadline_s)
+                self._stale = False
+            except MoonpoolError as error:
+                if self._map is None:
+                    raise
+                log.debug("no cluster map: %s", error)
+        finally:
+            self._refreshing.release()
+
+    def _learn(self, cluster: ClusterMap, asked: str) -> None:
+        if not 1 <= cluster.shards <= SHARDS_MAX or len(cluster.masters) > MASTERS_MAX:
+            raise ProtocolError(peer=asked, reason=f"a map of {cluster.shards} shards")
+        alone = len(cluster.masters) <= 1
+        masters = (asked,) if alone else tuple(cluster.masters)
+        owners = tuple(cluster.owners)
+        if len(owners) != cluster.shards:
+            owners = (0,) * cluster.shards
+        owners = tuple(owner if 0 <= owner < len(masters) else _NOBODY for owner in owners)
+        with self._lock:
+            if self._map is not None and cluster.epoch < self._map.epoch and not alone:
+                return  # of one that hasn't heard the news
+            self._map = _Map(cluster.epoch, cluster.shards, masters, owners)
+
+    def _names(self) -> list[str]:
+        """Whom to ask, those that own something first."""
+        known = self._map
+        return list(dict.fromkeys([*(known.masters if known is not None else ()), *self._seeds]))
+
+    def _link(self, name: str) -> MasterLink:
+        with self._lock:
+            link = self._links.get(name)
+            if link is None:
+                self._forget_old_links()
+                link = self._links[name] = self._make_link(name)
+                if self._closed:
+                    link.close()
+        return link
+
+    def _forget_old_links(self) -> None:
+        """Masters come and go, in some clusters under new names each time."""
+        if len(self._links) >= 2 * MASTERS_MAX:
+            kept = {*self._names()}
+            for name in [name for name in self._links if name not in kept]:
+                self._links.pop(name).close()
+
+    def _hash_bytes(self, keyspace: bytes) -> int:
+        return self._book.get(keyspace).hash_bytes
+
+    @property
+    def name(self) -> str:
+        """For messages to people."""
+        return ",".join(self._seeds)
+
+    def close(self) -> None:
+        """Calls under way fail soon."""
+        with self._lock:
+            self._closed = True
+            links = list(self._links.values())
+        for link in links:
+            link.close()
+
+    def wait_closed(self) -> None:
+        """Ends the threads, once no call is under way."""
+        self._workers.close()
+
+
+def _described(outcomes: Sequence[Message | MoonpoolError]) -> Message:
+    for outcome in outcomes:
+        if isinstance(outcome, Message):
+            return outcome
+    raise _worst(outcomes)
+
+
+def _worst(outcomes: Sequence[Message | MoonpoolError]) -> MoonpoolError:
+    """What to tell where nobody had an answer: that somebody couldn't be asked, rather than what others said."""
+    errors = [outcome for outcome in outcomes if isinstance(outcome, MoonpoolError)]
+    return next((error for error in errors if not isinstance(error, NotFound)), errors[0])
