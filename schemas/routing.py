@@ -58,7 +58,7 @@ class Places:
 
 def parts_of(message: Message, places: Places) -> list[Part]:
     """The parts of a request, one a place. Raises InvalidParams."""
-    if isinstance(message, PutStart):
+    if isinstance(message, PutStart) and message.items:
         numbers = [_check(item.shard, places) for item in message.items]
         return [
             Part(place, msgspec.structs.replace(message, items=[message.items[i] for i in index]), index)
@@ -69,8 +69,8 @@ def parts_of(message: Message, places: Places) -> list[Part]:
         return [Part(int(places.of_shard[_check(shard, places)]), message, None)]
     packed: bytes = getattr(message, "shards", b"")
     if not packed:
-        if isinstance(message, (Match, Locate)):
-            if message.runs or (isinstance(message, Locate) and message.hashes):
+        if isinstance(message, (Match, Locate, PutStart)):
+            if not isinstance(message, PutStart) and (message.runs or getattr(message, "hashes", b"")):
                 raise InvalidParams(field="shards", value="missing", allowed="one for each run or hash")
             return [Part(place, message, None) for place in places.all[:1]]
         return [Part(place, message, None) for place in places.all]
@@ -128,7 +128,7 @@ def merged(message: Message, parts: Sequence[Part], replies: Sequence[Message]) 
         return replies[0]
     if isinstance(message, Match):
         return Matched(_in_place(parts, [reply.ready for reply in replies]))  # type: ignore[attr-defined]
-    if isinstance(message, PutStart):
+    if isinstance(message, PutStart) and message.items:
         answers = _in_place(parts, [reply.answers for reply in replies])  # type: ignore[attr-defined]
         return PutStarted(answers, _in_place(parts, [reply.segments for reply in replies]))  # type: ignore[attr-defined]
     if isinstance(message, Presence):
