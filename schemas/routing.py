@@ -24,6 +24,8 @@ from moonpool.schemas.messages import (
     Message,
     Presence,
     Present,
+    Probe,
+    Probed,
     PutStart,
     PutStarted,
     Removed,
@@ -69,8 +71,10 @@ def parts_of(message: Message, places: Places) -> list[Part]:
         return [Part(int(places.of_shard[_check(shard, places)]), message, None)]
     packed: bytes = getattr(message, "shards", b"")
     if not packed:
-        if isinstance(message, (Match, Locate, PutStart)):
-            if not isinstance(message, PutStart) and (message.runs or getattr(message, "hashes", b"")):
+        if isinstance(message, (Probe, Match, Locate, PutStart)):
+            if not isinstance(message, PutStart) and (
+                message.runs or (isinstance(message, Locate) and message.hashes)
+            ):
                 raise InvalidParams(field="shards", value="missing", allowed="one for each run or hash")
             return [Part(place, message, None) for place in places.all[:1]]
         return [Part(place, message, None) for place in places.all]
@@ -104,7 +108,7 @@ def _groups(places: I64) -> list[tuple[int, Index]]:
 
 
 def _items_of(message: Message, hash_bytes: int) -> Sequence[Any]:
-    if isinstance(message, Match) or (isinstance(message, Locate) and message.runs):
+    if isinstance(message, (Probe, Match)) or (isinstance(message, Locate) and message.runs):
         return message.runs
     packed: bytes = message.hashes  # type: ignore[attr-defined]
     count_of(packed, hash_bytes, "hashes")
@@ -116,7 +120,11 @@ def _items_of(message: Message, hash_bytes: int) -> Sequence[Any]:
 def _take(message: Message, items: Sequence[Any], index: Index, shards: bytes) -> Message:
     if isinstance(items, np.ndarray):
         return msgspec.structs.replace(message, hashes=items[index].tobytes(), shards=shards)
-    return msgspec.structs.replace(message, runs=[items[i] for i in index], shards=shards)
+    part = msgspec.structs.replace(message, runs=[items[i] for i in index], shards=shards)
+    if isinstance(part, Probe) and index[0] != 0:
+        # Whole samples to where chains begin: each place sees as large a part of the requests as it has of the runs.
+        return msgspec.structs.replace(part, sample=b"", sample_mask=-1)
+    return part
 
 
 # ---------------------------------------------------------------- answers
@@ -126,6 +134,10 @@ def merged(message: Message, parts: Sequence[Part], replies: Sequence[Message]) 
     """One answer from those of all parts, in the order of the request's items."""
     if len(replies) == 1 and (parts[0].index is None or _in_order(parts[0].index)):
         return replies[0]
+    if isinstance(message, Probe):
+        ready = _in_place(parts, [reply.ready for reply in replies])  # type: ignore[attr-defined]
+        first = next(i for i, part in enumerate(parts) if part.index is not None and part.index[0] == 0)
+        return Probed(ready, replies[first].sample_mask)  # type: ignore[attr-defined]
     if isinstance(message, Match):
         return Matched(_in_place(parts, [reply.ready for reply in replies]))  # type: ignore[attr-defined]
     if isinstance(message, PutStart) and message.items:
@@ -207,6 +219,8 @@ def missed(message: Message, hash_bytes: Callable[[bytes], int]) -> Message | No
     """What stands for the answer of a master that can't be asked: it counts as having nothing. None: who asked this must
     know."""
     match message:
+        case Probe():
+            return Probed([0] * len(message.runs), message.sample_mask)
         case Match():
             return Matched([0] * len(message.runs))
         case PutStart():

@@ -42,6 +42,7 @@ from moonpool.schemas.messages import (
 )
 from moonpool.schemas.packed import join_hashes, pack_u16, pack_u32, pack_u64, u32s, u64s
 from moonpool.schemas.runs import run_start, shard_of, shards_of, split_runs
+from moonpool.store_client.prefix import PrefixSearch
 
 SEGMENT = b"segment-"
 LENGTH = 700
@@ -139,7 +140,7 @@ def chained_step(master: Master, dice: random.Random) -> object:
     runs = list(split_runs(0, len(hashes)))
     roots = [hashes[at] for at, _ in runs]
     shards, deepest = master.column(roots), [hashes[at + count - 1] for at, count in runs]
-    match dice.randrange(10):
+    match dice.randrange(11):
         case 0 | 1 | 2:
             first = dice.randrange(len(hashes))
             blocks = blocks_of(hashes, first)
@@ -149,6 +150,8 @@ def chained_step(master: Master, dice: random.Random) -> object:
             return master.ask(Match(master.keyspace, parts, 3000, shards))
         case 5:
             return master.ask(Renew(master.keyspace, join_hashes(deepest), 3000, shards))
+        case 9:
+            return master.ask(PrefixSearch(master.spec, hashes).probe(0, shards))
         case 6:
             slices = [RunSlice(hashes[at + count - 1], at, count) for at, count in runs]
             return master.located(Locate(master.keyspace, 0, slices, b"", shards))
