@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.messages import (
     Done,
+    KeyspaceFacts,
     Locate,
     Located,
     Match,
@@ -155,6 +156,9 @@ def merged(message: Message, parts: Sequence[Part], replies: Sequence[Message]) 
             sum(reply.skipped for reply in replies),  # type: ignore[attr-defined]
             sorted({node for reply in replies for node in reply.pending}),  # type: ignore[attr-defined]
         )
+    if replies and isinstance(replies[0], KeyspaceFacts):
+        columns = [msgspec.structs.astuple(reply) for reply in replies]
+        return KeyspaceFacts(*map(sum, zip(*columns, strict=True)))
     return Done(sum(reply.count for reply in replies))  # type: ignore[attr-defined]
 
 

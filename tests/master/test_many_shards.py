@@ -16,6 +16,7 @@ from moonpool.schemas.messages import (
     Announce,
     Clear,
     Describe,
+    DescribeKeyspace,
     Done,
     Drop,
     DropDone,
@@ -217,6 +218,7 @@ def test_five_shards_answer_as_one(spec: KeyspaceSpec) -> None:
     for master in (one, five):
         master.core.validate()
         assert master.core.status(0.0)["copies"] == len(master.places) > 0
+    assert one.ask(DescribeKeyspace(one.keyspace)).copies == five.ask(DescribeKeyspace(five.keyspace)).copies  # type: ignore[attr-defined]
     assert one.ask(Clear(one.keyspace)) == five.ask(Clear(five.keyspace))
     assert not one.places and not five.places
 
