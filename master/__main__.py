@@ -1,10 +1,12 @@
-"""`python -m moonpool.master`: a master without the CLI around it."""
+"""`python -m moonpool.master`: a master without the CLI around it, one flag for each of MasterSettings."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import sys
+
+import pydantic
 
 from moonpool.master.app import run_master
 from moonpool.schemas.config import MasterSettings
@@ -14,14 +16,18 @@ from moonpool.schemas.errors import MoonpoolError
 def main() -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m moonpool.master", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=50051, help="0 picks a free one")
-    parser.add_argument("--shards", type=int, default=1)
-    flags = parser.parse_args()
+    for name, field in MasterSettings.model_fields.items():
+        # MasterSettings itself checks and converts: a value reads the same here and in a settings file.
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            default=argparse.SUPPRESS,
+            help=(field.description or "").replace("%", "%%"),
+        )
+    flags = vars(parser.parse_args())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        run_master(MasterSettings(host=flags.host, port=flags.port, shards=flags.shards))
-    except MoonpoolError as error:
+        run_master(MasterSettings(**flags))
+    except (MoonpoolError, pydantic.ValidationError) as error:
         print(f"moonpool master: {error}", file=sys.stderr)
         return 1
     return 0

@@ -15,8 +15,11 @@ from moonpool.master.steady_clock import SteadyClock
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import RpcFailed
 from moonpool.schemas.messages import decode_master_request
+from moonpool.store_client.rpc.access import Access, check_guarded
 from moonpool.store_client.rpc.peer import Limits
 from moonpool.store_client.rpc.server import RpcServer
+from moonpool.store_client.rpc.tls import ServerTls
+from moonpool.store_client.rpc.tokens import TokenFile
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +28,11 @@ class MasterServer:
     """One master. To be used in one event loop."""
 
     def __init__(self, settings: MasterSettings, origins: Mapping[str, str] | None = None) -> None:
-        """`origins`: where each setting came from."""
+        """`origins`: where each setting came from. Raises ConfigError, also where it would listen beyond this host
+        unguarded."""
+        check_guarded(settings.host, settings)
+        if settings.http_port:
+            check_guarded(settings.http_host, settings)
         self.http_address = ""
         """Of the REST interface, once it is there."""
         self._settings = settings
@@ -37,7 +44,11 @@ class MasterServer:
         )
         self._handler = MasterHandler(core, self._clock)
         limits = Limits(connections_max=settings.connections_max, inflight_max=settings.inflight_max)
-        self._server = RpcServer(self._handler, decode_master_request, "master", limits)
+        self._tokens = TokenFile(settings.tokens_file) if settings.tokens_file else None
+        tls = ServerTls.of(settings.tls_cert, settings.tls_key, settings.tls_ca)
+        self._server = RpcServer(
+            self._handler, decode_master_request, "master", limits, access=Access(self._tokens), tls=tls
+        )
         self._rest = RestServer(settings) if settings.http_port else None
 
     async def start(self) -> str:
@@ -60,7 +71,7 @@ class MasterServer:
         if missing:
             log.warning("no REST interface: %s not installed (extra `master`)", ", ".join(missing))
             return
-        self.http_address = self._rest.start(self.parts())
+        self.http_address = self._rest.start(self.parts(), self._tokens)
         log.info("REST interface at %s/api/v1, metrics at /metrics", self.http_address)
 
     def parts(self) -> MasterParts:

@@ -27,6 +27,7 @@ class Role(StrEnum):
 
     READER = "reader"  # looks up and loads blocks of its tenant
     CLIENT = "client"  # an engine: saves and removes too
+    MONITOR = "monitor"  # looks at nodes, settings and counters of the whole cluster, at no block
     NODE = "node"  # contributes memory; holds blocks of all tenants
     ADMIN = "admin"  # everything, of every tenant
 
@@ -39,12 +40,14 @@ _ADMIN = frozenset[Role]()
 
 ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     # clients to a master
-    m.RegisterKeyspace: _ALL,
+    m.RegisterKeyspace: _READERS | _NODES,
     m.Match: _READERS,
+    m.Probe: _READERS,
     m.Presence: _READERS,
     m.Locate: _READERS,
     m.Renew: _READERS,
     m.Describe: _READERS,
+    m.DescribeKeyspace: _READERS,
     m.DescribeKeyspace: _READERS,
     m.ListKeyspaces: _READERS,
     m.GetClusterMap: _ALL,
@@ -56,6 +59,7 @@ ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     m.Clear: _CLIENTS,
     m.Pin: _CLIENTS,
     m.Unpin: _CLIENTS,
+    m.Drain: _ADMIN,
     m.Drain: _ADMIN,
     # nodes to a master
     m.Announce: _NODES,
@@ -90,8 +94,8 @@ class Identity:
 
     @property
     def sees_all(self) -> bool:
-        """Whether keyspaces of every tenant are its business."""
-        return self.role in (Role.ADMIN, Role.NODE)
+        """Whether keyspaces and counters of every tenant are its business."""
+        return self.role in (Role.ADMIN, Role.NODE, Role.MONITOR)
 
     def sees(self, tenant: str) -> bool:
         """Whether that tenant's keyspaces are its business."""

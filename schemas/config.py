@@ -16,6 +16,21 @@ Bytes = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
 """A size: a number of bytes, or text such as "4GB" or "512MiB"."""
 
 
+TokensFile = Annotated[
+    str, Field(description="file of the tokens that are let in (docs/security.md); empty: everybody is")
+]
+Token = Annotated[str, Field(repr=False, description="bearer token that is shown to servers")]
+TokenPath = Annotated[str, Field(description="file that holds the token, read anew for each connection")]
+TlsCert = Annotated[str, Field(description="certificate chain to show, a PEM file")]
+TlsKey = Annotated[str, Field(description="its private key, a PEM file")]
+TlsVerifyHost = Annotated[
+    bool, Field(description="servers' certificates must name the address that is connected to")
+]
+Insecure = Annotated[
+    bool, Field(description="listen beyond this host with neither tokens nor certificates of clients")
+]
+
+
 class Settings(BaseModel):
     """Base: immutable, and an unknown key is an error."""
 
@@ -59,6 +74,11 @@ class MasterSettings(Settings):
     etcd_cert: str = Field("", description="PEM file of the certificate to show to etcd")
     etcd_key: str = Field("", description="PEM file of that certificate's key")
     store_timeout_s: float = Field(3.0, gt=0, description="how long a request waits for the store at most")
+    tokens_file: TokensFile = ""
+    tls_cert: TlsCert = ""
+    tls_key: TlsKey = ""
+    tls_ca: str = Field("", description="CA that clients' certificates are checked against, a PEM file")
+    insecure: Insecure = False
 
 
 class NodeSettings(Settings):
@@ -89,6 +109,16 @@ class NodeSettings(Settings):
     sessions_max: int = Field(1024, ge=1, description="local writers at once")
     metrics_host: str = Field("127.0.0.1", description="address that /metrics is served at")
     metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0: none")
+    tokens_file: TokensFile = ""
+    token: Token = ""
+    token_file: TokenPath = ""
+    tls_cert: TlsCert = ""
+    tls_key: TlsKey = ""
+    tls_ca: str = Field(
+        "", description="CA that the master's and the clients' certificates are checked against, a PEM file"
+    )
+    tls_verify_host: TlsVerifyHost = True
+    insecure: Insecure = False
     engine_protocol: str = Field(
         "",
         pattern=r"^[a-z0-9_]{0,32}$",
@@ -104,7 +134,14 @@ class ClientSettings(Settings):
 
     master: str = Field("127.0.0.1:50051", description="the master's host:port")
     tenant: str = Field(DEFAULT_TENANT, description="whose keyspaces these are")
-    token: str = Field("", description="bearer token", repr=False)
+    token: Token = ""
+    token_file: TokenPath = ""
+    tls_ca: str = Field(
+        "", description="CA that servers' certificates are checked against, a PEM file; turns TLS on"
+    )
+    tls_cert: TlsCert = ""
+    tls_key: TlsKey = ""
+    tls_verify_host: TlsVerifyHost = True
     timeout_s: float = Field(2.0, gt=0, description="deadline of a call that names none")
     breaker_retry_s: float = Field(
         1.0, gt=0, description="pause before a failed master or node is asked again"

@@ -30,6 +30,7 @@ from moonpool.store_client.gate import Gate
 from moonpool.store_client.listing import Listed, ListingPage, list_page
 from moonpool.store_client.nodes import Nodes
 from moonpool.store_client.rpc.connection import RpcConnection
+from moonpool.store_client.rpc.credentials import Credentials
 
 
 class AdminParts(NamedTuple):
@@ -39,6 +40,7 @@ class AdminParts(NamedTuple):
     cluster: Cluster
     nodes: Nodes
     hello: Hello
+    credentials: Credentials
     deadline_s: Callable[[float | None], float]
 
 
@@ -93,7 +95,8 @@ class Admin:
     def node_status(self, info: NodeInfo, *, timeout_s: float | None = None) -> dict[str, int | float | str]:
         """A node's own counters, asked of itself. Raises Unreachable."""
         with self._parts.gate:
-            connection = RpcConnection(info.rpc_address, self._parts.hello, decode_from_node)
+            parts = self._parts
+            connection = RpcConnection(info.rpc_address, parts.hello, decode_from_node, parts.credentials)
             try:
                 reply = connection.call(GetStatus(), self._parts.deadline_s(timeout_s))
             finally:
@@ -117,4 +120,4 @@ class Admin:
             deadline_s = parts.deadline_s(timeout_s)
             entries = parts.nodes.cluster_map(deadline_s).nodes
             nodes = [entry.info for entry in entries if entry.state <= NodeState.LIVE]
-            return list_page(nodes, parts.hello, spec, after, limit, keep, deadline_s)
+            return list_page(nodes, parts.hello, spec, after, limit, keep, deadline_s, parts.credentials)

@@ -51,6 +51,7 @@ from moonpool.store_client.objects import rows_of
 from moonpool.store_client.own_segment import OwnSegment
 from moonpool.store_client.puts import Putter
 from moonpool.store_client.rows import Got, RowCalls, Rows
+from moonpool.store_client.rpc.credentials import Credentials
 from moonpool.store_client.transports.staging import Staging
 from moonpool.store_client.workers import Workers
 
@@ -73,9 +74,9 @@ class StoreClient:
             role="client",
             client=f"{socket.gethostname()}:{os.getpid()}",
             tenant=self.settings.tenant,
-            token=self.settings.token,
             host=host_id("/dev/shm"),
         )
+        self._credentials = credentials = Credentials.of(self.settings)
         retry_s = self.settings.breaker_retry_s
         self._gate = Gate("StoreClient")
         self._book = KeyspaceBook()
@@ -84,16 +85,16 @@ class StoreClient:
         self._workers = Workers(NODES_AT_ONCE, "moonpool-io")
         self._cluster = Cluster(
             self.settings.master.split(","),
-            lambda address: MasterLink(address, hello, self._book, retry_s),
+            lambda address: MasterLink(address, hello, self._book, retry_s, credentials),
             self._book,
         )
-        self._connector = Connector(self.settings, hello, copier, self._staging, self._book.find)
+        self._connector = Connector(self.settings, hello, copier, self._staging, self._book.find, credentials)
         self._nodes = Nodes(self._cluster, self._connector.connect, retry_s)
         putter = Putter(self._cluster, self._nodes, self._workers)
         getter = Getter(self._cluster, self._nodes, self._workers, self.settings.verify_checksums)
         self._blocks = Blocks(self._cluster, self._book, putter, getter)
         self._rows = RowCalls(self._cluster, putter, getter)
-        self.admin = Admin(AdminParts(self._gate, self._cluster, self._nodes, hello, self._deadline_s))
+        self.admin = Admin(AdminParts(self._gate, self._cluster, self._nodes, hello, credentials, self._deadline_s))
         """What operators ask."""
         self._objects = self._book.add(objects_keyspace(self.settings.tenant))
         self._own_segment = OwnSegment.start(self.settings) if self.settings.segment_size else None
@@ -319,7 +320,7 @@ class StoreClient:
             entries = self._nodes.cluster_map(deadline_s).nodes
             nodes = [entry.info for entry in entries if entry.state <= NodeState.LIVE]
             digest, hello = spec.digest(), self._hello
-            return list(list_keyspace(nodes, hello, digest, spec.hash_bytes, deadline_s))
+            return list(list_keyspace(nodes, hello, digest, spec.hash_bytes, deadline_s, self._credentials))
 
     def prepare(self, *, timeout_s: float | None = None) -> int:
         """Connects to all nodes now and maps (and pins) the segments of this host, which the first transfers would

@@ -12,6 +12,7 @@ from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import MoonpoolError, TransferFailed
 from moonpool.schemas.messages import Hello, NodeInfo
 from moonpool.store_client.copiers.base import DeviceCopier
+from moonpool.store_client.rpc.credentials import Credentials
 from moonpool.store_client.transports.base import SpecOf, Transport
 from moonpool.store_client.transports.engine.access import EngineAccess
 from moonpool.store_client.transports.engine.address import EngineAddress, host_towards
@@ -31,9 +32,16 @@ class Connector:
     """Makes transports with one client's settings, copier and staging memory."""
 
     def __init__(
-        self, settings: ClientSettings, hello: Hello, copier: DeviceCopier, staging: Staging, spec_of: SpecOf
+        self,
+        settings: ClientSettings,
+        hello: Hello,
+        copier: DeviceCopier,
+        staging: Staging,
+        spec_of: SpecOf,
+        credentials: Credentials,
     ) -> None:
         self._settings = settings
+        self._credentials = credentials
         self._hello = hello
         self._copier = copier
         self._staging = staging
@@ -51,7 +59,9 @@ class Connector:
                 log.warning("node %s is used without transport mooncake: %s", info.node, error)
         if wanted != "tcp" and same_host(info):
             try:
-                return ShmTransport(info, self._hello, self._settings.run_dir, self._copier, self._spec_of)
+                return ShmTransport(
+                    info, self._hello, self._settings.run_dir, self._copier, self._spec_of, self._credentials
+                )
             except MoonpoolError as error:
                 if wanted == "shm":
                     raise
@@ -59,7 +69,7 @@ class Connector:
         if wanted == "shm" or not info.data_address:
             raise TransferFailed(peer=info.node, reason=f"transport {wanted!r} finds no way to {info.host}")
         hello = msgspec.structs.replace(self._hello, role="data")
-        tcp = TcpTransport(info, hello, self._settings.lanes, self._spec_of)
+        tcp = TcpTransport(info, hello, self._settings.lanes, self._spec_of, self._credentials)
         if tcp.lands_late or self._copier.device:
             return StagedTransport(tcp, self._copier, self._staging)
         return tcp
@@ -88,4 +98,4 @@ class Connector:
                 raise TransferFailed(
                     peer=info.node, reason=f"it is at {theirs}, this process's engine at {ours}"
                 )
-        return EngineTransport(info, self._hello, self._engine, self._spec_of)
+        return EngineTransport(info, self._hello, self._engine, self._spec_of, self._credentials)

@@ -7,7 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from moonpool.schemas.errors import Closed, DeadlineExceeded, MoonpoolError, Unreachable, UsedAfterFork
+from moonpool.schemas.errors import (
+    Closed,
+    DeadlineExceeded,
+    MoonpoolError,
+    Unauthorized,
+    Unreachable,
+    UsedAfterFork,
+)
 from moonpool.store_client.breaker import CircuitBreaker
 
 PATIENCE_S = 0.05
@@ -30,7 +37,10 @@ class Guard:
             yield
         except (Closed, UsedAfterFork):
             raise  # our own doing
-        except Unreachable as error:
+        except (
+            Unreachable,
+            Unauthorized,
+        ) as error:  # a door that stays shut isn't knocked at for each request
             now_s = time.monotonic()
             impatient = isinstance(error, DeadlineExceeded) and now_s - start_s < PATIENCE_S
             with self._lock:

@@ -11,6 +11,7 @@ from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Hello, KeyList, ListKeys, NodeInfo, decode_from_node
 from moonpool.schemas.packed import split_hashes, u16s
 from moonpool.store_client.rpc.connection import RpcConnection
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 
 PIECES_MAX = 1 << 20
 """Of one node: more is a node that never says it is done."""
@@ -52,11 +53,16 @@ class _Place(NamedTuple):
 
 
 def list_keyspace(
-    nodes: Sequence[NodeInfo], hello: Hello, keyspace: bytes, hash_bytes: int, deadline_s: float
+    nodes: Sequence[NodeInfo],
+    hello: Hello,
+    keyspace: bytes,
+    hash_bytes: int,
+    deadline_s: float,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> Iterator[Listed]:
     """Everything that these nodes hold of a keyspace. Raises Unreachable where one can't be asked."""
     for info in nodes:
-        for _, piece in _pieces(info, hello, keyspace, hash_bytes, 0, deadline_s):
+        for _, piece in _pieces(info, hello, credentials, keyspace, hash_bytes, 0, deadline_s):
             yield from piece
 
 
@@ -68,6 +74,7 @@ def list_page(
     limit: int,
     keep: Callable[[Listed], bool],
     deadline_s: float,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> ListingPage:
     """Up to `limit` objects that `keep` wants, node by node. Raises InvalidParams, and Unreachable where a node can't
     be asked. What moves between two pages may be on both, or on neither."""
@@ -80,7 +87,7 @@ def list_page(
             continue
         place = start if info.segment == start.segment else _Place(info.segment)
         seen = place.seen
-        pieces = _pieces(info, hello, spec.digest(), spec.hash_bytes, place.cursor, deadline_s)
+        pieces = _pieces(info, hello, credentials, spec.digest(), spec.hash_bytes, place.cursor, deadline_s)
         with closing(pieces):
             for cursor, piece in pieces:
                 for number, listed in enumerate(piece[seen:], seen):
@@ -94,10 +101,16 @@ def list_page(
 
 
 def _pieces(
-    info: NodeInfo, hello: Hello, keyspace: bytes, hash_bytes: int, cursor: int, deadline_s: float
+    info: NodeInfo,
+    hello: Hello,
+    credentials: Credentials,
+    keyspace: bytes,
+    hash_bytes: int,
+    cursor: int,
+    deadline_s: float,
 ) -> Generator[tuple[int, list[Listed]], None, None]:
     """(cursor, objects) of each piece of one node, from a cursor on."""
-    connection = RpcConnection(info.rpc_address, hello, decode_from_node)
+    connection = RpcConnection(info.rpc_address, hello, decode_from_node, credentials)
     try:
         for _ in range(PIECES_MAX):
             piece = connection.call(ListKeys(keyspace, cursor), deadline_s)

@@ -18,6 +18,7 @@ from moonpool.schemas.messages import (
 from moonpool.store_client.guard import Guard
 from moonpool.store_client.keyspaces import KeyspaceBook
 from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.credentials import Credentials
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -25,9 +26,11 @@ Reply = TypeVar("Reply", bound=Message)
 class MasterLink:
     """One master, for any number of threads."""
 
-    def __init__(self, address: str, hello: Hello, book: KeyspaceBook, retry_s: float) -> None:
+    def __init__(
+        self, address: str, hello: Hello, book: KeyspaceBook, retry_s: float, credentials: Credentials
+    ) -> None:
         self.address = address
-        self._pool = ConnectionPool(address, hello, decode_from_master)
+        self._pool = ConnectionPool(address, hello, decode_from_master, credentials=credentials)
         self._book = book
         self._guard = Guard(address, retry_s)
 

@@ -21,8 +21,17 @@ LOOK_S = 0.2
 class OwnSegment:
     """The child, and a thread that started it and waits for it: the child dies with that thread."""
 
-    def __init__(self, arguments: list[str]) -> None:
-        self._arguments = arguments
+    def __init__(self, arguments: list[str], settings: ClientSettings) -> None:
+        """`arguments`: flags of the node beside those of access, which are the client's.
+
+        Its token is that of MOONPOOL_NODE_TOKEN or MOONPOOL_NODE_TOKEN_FILE where there is one, else the client's,
+        whose role must then be one that may contribute memory.
+        """
+        self._arguments = [*arguments, "--forget", *_tls_flags(settings)]
+        self._environment = dict(os.environ)
+        if not self._environment.keys() & {"MOONPOOL_NODE_TOKEN", "MOONPOOL_NODE_TOKEN_FILE"}:
+            self._environment["MOONPOOL_NODE_TOKEN"] = settings.token
+            self._environment["MOONPOOL_NODE_TOKEN_FILE"] = settings.token_file
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="moonpool-segment", daemon=True)
         self._thread.start()
@@ -36,8 +45,8 @@ class OwnSegment:
                 *("--size", str(settings.segment_size)),
                 *("--run-dir", settings.run_dir),
                 *("--name", f"client-{os.getpid()}"),
-                "--forget",
-            ]
+            ],
+            settings,
         )
 
     @property
@@ -53,7 +62,9 @@ class OwnSegment:
     def _run(self) -> None:
         command = [sys.executable, "-m", "moonpool.store_client.node", *self._arguments]
         try:
-            child = start_child(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            child = start_child(
+                command, environment=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
         except OSError as error:
             log.error("cannot start a node for this process's segment: %s", error)
             return
@@ -62,3 +73,11 @@ class OwnSegment:
                 log.error("the node of this process's segment ended with code %d", child.returncode)
                 return
         stop_child(child, STOP_TIMEOUT_S)
+
+
+def _tls_flags(settings: ClientSettings) -> list[str]:
+    """A node has a certificate of its own or speaks plain text: it can't show the one of a client that has none."""
+    flags = ["--tls-ca", settings.tls_ca] if settings.tls_ca else []
+    if settings.tls_cert:
+        flags += ["--tls-cert", settings.tls_cert, "--tls-key", settings.tls_key]
+    return [*flags, "--tls-verify-host", str(settings.tls_verify_host)]

@@ -12,7 +12,7 @@ from moonpool.schemas.access import Authenticator, Identity, Role
 from moonpool.schemas.errors import Forbidden, Unauthorized
 from moonpool.schemas.keyspace import DEFAULT_TENANT
 
-READERS = (Role.READER, Role.ADMIN)
+READERS = (Role.MONITOR, Role.ADMIN)
 
 BEARER = HTTPBearer(
     auto_error=False, description="A token of the master's tokens_file. None is needed where that is not set."

@@ -17,7 +17,7 @@ ROUTERS = (cluster.router, metrics.router)
 DESCRIPTION = """What the pool holds, how it fares, and what an operator may do about it.
 
 Lists come in pages. Whatever removes something takes `dry_run`, which says what would go. Every answer that isn't
-a 2xx has one shape, see ErrorDocument. Reading needs a token of role reader or admin, changing one of role admin;
+a 2xx has one shape, see ErrorDocument. Reading needs a token of role monitor or admin, changing one of role admin;
 a master on loopback without tokens lets everybody of its machine do everything."""
 
 

@@ -6,7 +6,9 @@ import asyncio
 import importlib.util
 import logging
 import socket
+import ssl
 import threading
+from typing import Any
 
 from moonpool.master.rest.gateway import Gateway
 from moonpool.master.rest.parts import MasterParts
@@ -32,6 +34,7 @@ class RestServer:
 
     def __init__(self, settings: MasterSettings) -> None:
         self._settings = settings
+        self._secure = bool(settings.tls_cert)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -47,7 +50,8 @@ class RestServer:
             target=self._run, args=(gateway, authenticator, sock), name="rest", daemon=True
         )
         self._thread.start()
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "https" if self._secure else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def _run(self, gateway: Gateway, authenticator: Authenticator | None, sock: socket.socket) -> None:
         try:
@@ -76,6 +80,7 @@ class RestServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=1,
             backlog=BACKLOG,
+            **self._tls(),
         )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[sock]))
@@ -84,6 +89,17 @@ class RestServer:
         server.should_exit = True
         stopping.cancel()
         await serving
+
+    def _tls(self) -> dict[str, Any]:
+        """uvicorn's options. Where tokens say who may come in, no certificate is asked for: browsers and probes of
+        Kubernetes have none."""
+        settings = self._settings
+        if not self._secure:
+            return {}
+        pair = {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key}
+        if settings.tls_ca and not settings.tokens_file:
+            return pair | {"ssl_ca_certs": settings.tls_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
+        return pair
 
     def close(self) -> None:
         """Ends all requests. Blocks for some seconds at most."""

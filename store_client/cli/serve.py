@@ -25,12 +25,15 @@ from moonpool.store_client import StoreClient
 from moonpool.store_client.children import start_child, stop_child
 from moonpool.store_client.cli.failures import FAILED, OK
 from moonpool.store_client.cli.output import print_json, print_table, say
+from moonpool.store_client.rpc.access import check_guarded
 
 START_TIMEOUT_S = 120.0
 """Touching all memory of a large node takes a while."""
 POLL_S = 0.05
 HTTP_PORT = 50080
 """Of the REST interface, if it is free."""
+CREDENTIALS = ("token", "token_file", "tls_ca", "tls_cert", "tls_key", "tls_verify_host")
+"""Of the node: with these we ask the master whether it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ def run_serve(plan: Plan, *, as_json: bool) -> int:
     """Starts both, prints where they are, and waits. Returns the exit code."""
     port = port_to_serve(plan.master.host, plan.master.port)
     http_port = http_port_to_serve(plan)
+    check_guarded(plan.master.host, plan.master)
+    check_guarded(plan.node.host, plan.node)
+    if plan.master.tokens_file and not (plan.node.token or plan.node.token_file):
+        problem = "is empty: with a tokens_file the node needs the token of an entry with the role node"
+        raise ConfigError(source="settings", field="token_file", problem=problem)
     master = plan.master.model_copy(update={"port": port, "http_port": http_port})
     node = plan.node.model_copy(update={"master": f"{reachable(master.host)}:{port}"})
     children: Children = {}
@@ -60,7 +68,7 @@ def run_serve(plan: Plan, *, as_json: bool) -> int:
                 words = command(kind, settings, plan.verbose)
                 # What they print is for people: our stdout is for the addresses alone.
                 children[kind] = start_child(
-                    words, environment=child_environment(), stdout=sys.stderr.fileno()
+                    words, environment=child_environment(settings), stdout=sys.stderr.fileno()
                 )
             entry = wait_serving(node, children, stopping)
             if entry is not None:
@@ -83,20 +91,30 @@ def command(kind: str, settings: Settings, verbose: bool) -> list[str]:
     """Of a child: every value that isn't the default goes by --set, so that no file or variable is read twice."""
     words = [sys.executable, "-m", "moonpool.store_client.cli.main", kind]
     for name, value in settings.model_dump(exclude_defaults=True).items():
-        words += ["--set", f"{name}={value}"]
+        if name not in hidden(settings):
+            words += ["--set", f"{name}={value}"]
     return [*words, "--verbose"] if verbose else words
 
 
-def child_environment() -> dict[str, str]:
-    """This environment without our variables: MOONPOOL_PORT is the master's, not the node's as well."""
-    return {name: text for name, text in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+def child_environment(settings: Settings) -> dict[str, str]:
+    """This environment without our variables (MOONPOOL_PORT is the master's, not the node's as well), but for the
+    settings that mustn't be seen on a command line."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+    secrets = {ENVIRONMENT_PREFIX + name.upper(): str(getattr(settings, name)) for name in hidden(settings)}
+    return kept | {name: text for name, text in secrets.items() if text}
+
+
+def hidden(settings: Settings) -> list[str]:
+    """Names of the settings that are secrets."""
+    return [name for name, field in type(settings).model_fields.items() if not field.repr]
 
 
 def wait_serving(node: NodeSettings, children: Children, stopping: threading.Event) -> NodeEntry | None:
     """The node as the master sees it, once it may be written to. None: a child ended, or a signal came."""
     limit_s = time.monotonic() + START_TIMEOUT_S
     said = time.monotonic()
-    with StoreClient(ClientSettings(master=node.master, breaker_retry_s=POLL_S)) as client:
+    shown = {name: getattr(node, name) for name in CREDENTIALS}
+    with StoreClient(ClientSettings(master=node.master, breaker_retry_s=POLL_S, **shown)) as client:
         while time.monotonic() < limit_s:
             if stopping.is_set() or ended(children):
                 return None

@@ -45,7 +45,7 @@ class Segments:
         }
         if folder is not None:
             flags["--segment-dir"] = str(folder)
-        child = OwnSegment([word for flag in flags.items() for word in flag] + ["--forget"])
+        child = OwnSegment([word for flag in flags.items() for word in flag], self._settings)
         info = _wait_serving(client, name, child)
         if info is None:
             child.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 
 import pydantic
@@ -33,6 +34,10 @@ def main() -> int:
         level=flags.pop("log_level"), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     ready_file, forget = flags.pop("ready_file"), flags.pop("forget")
+    # Secrets come by the environment: everybody can read a command line.
+    for name in ("token", "token_file", "tokens_file"):
+        if value := os.environ.get(f"MOONPOOL_NODE_{name.upper()}"):
+            flags.setdefault(name, value)
     try:
         run_node(NodeSettings(**flags), ready_file, forget=forget)
     except (MoonpoolError, pydantic.ValidationError) as error:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -17,10 +17,12 @@ import numpy as np
 
 from moonpool.schemas.errors import (
     DeadlineExceeded,
+    Forbidden,
     InvalidParams,
     MoonpoolError,
     ProtocolError,
     TooLarge,
+    Unauthorized,
     VersionMismatch,
 )
 from moonpool.schemas.framing import HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, encode_frame
@@ -46,9 +48,18 @@ from moonpool.schemas.packed import I64, U8, U32, U64, count_of, u32s, u64s
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import fence, words_of
 from moonpool.store_client.node.items import BLOCKS_MAX
-from moonpool.store_client.node.lane_io import has_bytes, receive, receive_frame, send, set_pause
+from moonpool.store_client.node.lane_io import (
+    has_bytes,
+    receive,
+    receive_frame,
+    send,
+    set_pause,
+    shake_hands,
+)
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import Visible
+from moonpool.store_client.rpc.access import NOBODY, WITHDRAWN, Access, Admission, check_role
+from moonpool.store_client.rpc.tls import ServerTls, cut
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +90,23 @@ class LaneHooks:
 class Lane:
     """Serves one connected socket in a thread of its own. Whatever its peer sends, only this lane ends."""
 
-    def __init__(self, sock: socket.socket, peer: str, core: NodeCore, hooks: LaneHooks) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        core: NodeCore,
+        hooks: LaneHooks,
+        access: Access,
+        tls: ServerTls | None = None,
+    ) -> None:
         self._sock = sock
+        self._access = access
+        self._tls = tls
+        self._certificate: object = None
+        self._admission = Admission(NOBODY, b"", 0)
+        self.opened_s = time.monotonic()
+        self.admitted = False
+        """Whether its peer has said who it is."""
         self._peer = peer
         self._core = core
         self._hooks = hooks
@@ -97,15 +123,25 @@ class Lane:
         with self._turn:
             if self.idle_since_s is None or has_bytes(self._sock):
                 return False
-            with contextlib.suppress(OSError):
-                self._sock.shutdown(socket.SHUT_RDWR)
+            cut(self._sock)
             return True
+
+    def cut(self) -> None:
+        """Makes `run` end soon."""
+        with self._turn:
+            cut(self._sock)
+
+    def close(self) -> None:
+        """After `run`."""
+        self._sock.close()
 
     def run(self) -> None:
         """Returns once the connection is over."""
         request_id = 0
         try:
             set_pause(self._sock, HANDSHAKE_S)
+            if self._tls is not None:
+                self._secure(self._tls)
             request_id = self._shake_hands()
             while True:
                 set_pause(self._sock, IDLE_S)
@@ -113,11 +149,20 @@ class Lane:
                 request_id, message = self._next(FRAME_BYTES_MAX, STALL_S, lambda: self._set_idle(None))
                 set_pause(self._sock, STALL_S)
                 self._answer(request_id, message)
-        except (ProtocolError, VersionMismatch, TooLarge, InvalidParams) as error:
+        except (ProtocolError, VersionMismatch, TooLarge, InvalidParams, Unauthorized) as error:
             logger.info("data lane of %s closed: %s", self._peer, error)
             self._say_failed(request_id, error)
         except MoonpoolError:
             pass  # the peer went away or stood still
+
+    def _secure(self, tls: ServerTls) -> None:
+        """The TLS handshake. Raises MoonpoolError."""
+        with self._turn:
+            self._sock = tls.wrap(self._sock)
+        shake_hands(self._sock, time.monotonic() + HANDSHAKE_S, self._peer)
+        set_pause(self._sock, HANDSHAKE_S)
+        assert isinstance(self._sock, ssl.SSLSocket)
+        self._certificate = self._sock.getpeercert()
 
     def _shake_hands(self) -> int:
         request_id, message = self._next(HANDSHAKE_BYTES_MAX, HANDSHAKE_S)
@@ -125,6 +170,10 @@ class Lane:
             raise ProtocolError(peer=self._peer, reason="its first frame is no Hello")
         if message.protocol != PROTOCOL_VERSION:
             raise VersionMismatch(ours=PROTOCOL_VERSION, theirs=message.protocol)
+        if self._tls is not None:
+            self._tls.check_peer(self._certificate)
+        self._admission = self._access.admit(message)
+        self.admitted = True
         self._reply(request_id, Welcome(PROTOCOL_VERSION, "node", 0, FRAME_BYTES_MAX))
         return request_id
 
@@ -143,12 +192,20 @@ class Lane:
         return request_id, message
 
     def _answer(self, request_id: int, message: Message) -> None:
+        if not self._access.holds(self._admission):
+            raise Unauthorized(detail=WITHDRAWN)
         if isinstance(message, LaneRead):
-            self._read(request_id, message)
+            try:
+                check_role(self._admission.identity, LaneRead)
+            except Forbidden as error:
+                self._say_failed(request_id, error)
+            else:
+                self._read(request_id, message)
         elif isinstance(message, LaneWrite):
             self._write(request_id, message)
         elif isinstance(message, RegisterKeyspace):
             try:
+                check_role(self._admission.identity, RegisterKeyspace)
                 digest = self._hooks.register(message.spec)
             except MoonpoolError as error:
                 self._say_failed(request_id, error)
@@ -205,6 +262,7 @@ class Lane:
         deadline_s = _deadline_s(total)
         put_id = next(self._hooks.put_ids)
         try:
+            check_role(self._admission.identity, LaneWrite)
             granted = self._hooks.begin(put_id, message.item)
         except MoonpoolError as error:
             receive(self._sock, self._scrap(total), deadline_s, self._peer)

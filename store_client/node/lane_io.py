@@ -1,25 +1,35 @@
 """Blocking socket calls of the data lanes: exact counts, scattered, within deadlines, with bounded memory.
 
 Sockets block in the kernel, with SO_RCVTIMEO and SO_SNDTIMEO as the pause without progress that ends them: one call
-moves megabytes with the interpreter lock released.
+moves megabytes with the interpreter lock released. Where TLS lies between, that pause is the SSLSocket's own timeout.
 """
 
 from __future__ import annotations
 
+import select
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Sequence
 
 from moonpool.schemas.errors import DeadlineExceeded, ProtocolError, RpcFailed
 from moonpool.schemas.framing import PREFIX, check_length
+from moonpool.store_client.rpc.tls import HANDSHAKE_BYTE
+from moonpool.store_client.rpc.tls_listener import refusal_of_plain_text
 
 PIECES_MAX = 1024
 """Buffers of one system call (IOV_MAX)."""
 
+SECURED_BYTES = 256 << 10
+"""Of one call where TLS lies between: its records are made of no more at once."""
+
 
 def set_pause(sock: socket.socket, pause_s: float) -> None:
     """How long one call waits for the peer to take or give a byte."""
+    if isinstance(sock, ssl.SSLSocket):
+        sock.settimeout(pause_s)
+        return
     sock.settimeout(None)
     packed = struct.pack("ll", int(pause_s), int(pause_s % 1 * 1e6))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
@@ -28,6 +38,9 @@ def set_pause(sock: socket.socket, pause_s: float) -> None:
 
 def receive(sock: socket.socket, pieces: Sequence[memoryview], deadline_s: float, peer: str) -> None:
     """Fills all pieces. Raises RpcFailed (closed, reset), DeadlineExceeded (monotonic, checked between calls)."""
+    if isinstance(sock, ssl.SSLSocket):
+        _receive_secured(sock, pieces, deadline_s, peer)
+        return
     for first in range(0, len(pieces), PIECES_MAX):
         left = list(pieces[first : first + PIECES_MAX])
         while left:
@@ -48,6 +61,9 @@ def send(sock: socket.socket, pieces: Sequence[memoryview | bytes], deadline_s: 
 
     Neither sendfile nor MSG_ZEROCOPY: with those the kernel reads the memory later, after the trailer was taken.
     """
+    if isinstance(sock, ssl.SSLSocket):
+        _send_secured(sock, pieces, deadline_s, peer)
+        return
     for first in range(0, len(pieces), PIECES_MAX):
         left = [memoryview(piece) for piece in pieces[first : first + PIECES_MAX]]
         while left:
@@ -59,6 +75,64 @@ def send(sock: socket.socket, pieces: Sequence[memoryview | bytes], deadline_s: 
             except OSError as error:
                 raise RpcFailed(peer=peer, reason=str(error.strerror or error)) from error
             left = _rest(left, count)
+
+
+def shake_hands(sock: socket.socket, deadline_s: float, peer: str) -> None:
+    """The server's side of a TLS handshake. Whoever comes without TLS is told so. Raises MoonpoolError."""
+    assert isinstance(sock, ssl.SSLSocket)
+    try:
+        sock.settimeout(max(0.001, deadline_s - time.monotonic()))
+        if not _speaks_tls(sock, deadline_s):
+            socket.socket.send(sock, refusal_of_plain_text())
+            raise RpcFailed(peer=peer, reason="came without TLS")
+        sock.do_handshake()
+    except TimeoutError:
+        raise DeadlineExceeded(peer=peer, what="with a TLS handshake", timeout_s=0.0) from None
+    except (OSError, ValueError) as error:  # ValueError: cut meanwhile
+        raise RpcFailed(peer=peer, reason=f"TLS: {getattr(error, 'reason', None) or error}") from error
+
+
+def _speaks_tls(sock: ssl.SSLSocket, deadline_s: float) -> bool:
+    """Looks at the first byte. Raises TimeoutError, OSError."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    if not poll.poll(max(0.0, 1000 * (deadline_s - time.monotonic()))):
+        raise TimeoutError
+    first = socket.socket.recv(sock, 1, socket.MSG_PEEK)
+    return not first or first[0] == HANDSHAKE_BYTE
+
+
+def _receive_secured(sock: ssl.SSLSocket, pieces: Sequence[memoryview], deadline_s: float, peer: str) -> None:
+    for piece in pieces:
+        done = 0
+        while done < piece.nbytes:
+            _check_deadline(deadline_s, peer)
+            try:
+                count = sock.recv_into(piece[done : done + SECURED_BYTES])
+            except TimeoutError:
+                timeout_s = sock.gettimeout() or 0.0
+                raise DeadlineExceeded(peer=peer, what="with bytes", timeout_s=timeout_s) from None
+            except (OSError, ValueError) as error:  # ValueError: cut meanwhile
+                raise RpcFailed(peer=peer, reason=str(error)) from error
+            if not count:
+                raise RpcFailed(peer=peer, reason="closed the connection")
+            done += count
+
+
+def _send_secured(
+    sock: ssl.SSLSocket, pieces: Sequence[memoryview | bytes], deadline_s: float, peer: str
+) -> None:
+    for piece in pieces:
+        view = memoryview(piece)
+        for first in range(0, view.nbytes, SECURED_BYTES):
+            _check_deadline(deadline_s, peer)
+            try:
+                sock.sendall(view[first : first + SECURED_BYTES])
+            except TimeoutError:
+                timeout_s = sock.gettimeout() or 0.0
+                raise DeadlineExceeded(peer=peer, what="by reading", timeout_s=timeout_s) from None
+            except (OSError, ValueError) as error:  # ValueError: cut meanwhile
+                raise RpcFailed(peer=peer, reason=str(error)) from error
 
 
 def receive_frame(
@@ -92,6 +166,10 @@ def receive_frame(
 
 def has_bytes(sock: socket.socket) -> bool:
     """Whether something has arrived that nobody has read yet (the peer's goodbye counts)."""
+    if isinstance(sock, ssl.SSLSocket):
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return bool(sock.pending() or poll.poll(0))
     try:
         sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from operator import itemgetter
 
 from moonpool.schemas.errors import Overloaded, RpcFailed
@@ -13,11 +14,15 @@ from moonpool.schemas.framing import encode_frame
 from moonpool.schemas.messages import Failed, encode
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.lane import Lane, LaneHooks
+from moonpool.store_client.rpc.access import Access
 from moonpool.store_client.rpc.address import set_tcp_options
+from moonpool.store_client.rpc.tls import ServerTls
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 128
+SLOW_HANDSHAKE_S = 0.5
+"""Whoever takes longer to say who they are gives way where lanes are short."""
 RETIRE_WAIT_S = 1.0
 """How long a new lane waits for the thread of the idle one that makes room for it."""
 
@@ -28,12 +33,21 @@ class LaneServer:
     Clients keep idle lanes, so one that comes when all are taken gets the place of the one that was idle longest.
     """
 
-    def __init__(self, core: NodeCore, hooks: LaneHooks, lanes_max: int) -> None:
+    def __init__(
+        self,
+        core: NodeCore,
+        hooks: LaneHooks,
+        lanes_max: int,
+        access: Access | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
         self._core = core
         self._hooks = hooks
+        self._access = access or Access()
+        self._tls = tls
         self._lanes_max = lanes_max
         self._changed = threading.Condition()
-        self._lanes: dict[socket.socket, tuple[Lane, threading.Thread]] = {}
+        self._lanes: dict[Lane, threading.Thread] = {}
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
         self._closing = False
@@ -65,7 +79,7 @@ class LaneServer:
     def facts(self) -> dict[str, int]:
         """Counters."""
         with self._changed:
-            lanes = [lane for lane, _ in self._lanes.values()]
+            lanes = list(self._lanes)
             return {
                 "lanes": len(lanes),
                 "lanes_refused": self.refused,
@@ -84,12 +98,11 @@ class LaneServer:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
-        for sock, _ in lanes:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+        for lane, _ in lanes:
+            lane.cut()
         if self._acceptor is not None:
             self._acceptor.join()
-        for _, (_, thread) in lanes:
+        for _, thread in lanes:
             thread.join()
 
     def _accept(self, listener: socket.socket) -> None:
@@ -107,12 +120,12 @@ class LaneServer:
             self._admit(sock, f"{address[0]}:{address[1]}")
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
-        lane = Lane(sock, peer, self._core, self._hooks)
-        thread = threading.Thread(target=self._serve, args=(sock, lane), name=f"lane {peer}", daemon=True)
+        lane = Lane(sock, peer, self._core, self._hooks, self._access, self._tls)
+        thread = threading.Thread(target=self._serve, args=(lane,), name=f"lane {peer}", daemon=True)
         with self._changed:
             room = self._make_room() and not self._closing
             if room:
-                self._lanes[sock] = (lane, thread)
+                self._lanes[lane] = thread
                 # Under the lock: close() must not find a thread that can't be joined yet.
                 thread.start()
             else:
@@ -125,25 +138,30 @@ class LaneServer:
             sock.close()
 
     def _make_room(self) -> bool:
-        """Whether another lane may be had, if need be once the longest idle one has ended. Under the lock."""
+        """Whether another lane may be had, if need be once the longest idle one has ended, or one that has been let in
+        by nobody yet and takes its time. Under the lock."""
         if len(self._lanes) < self._lanes_max:
             return True
-        idle = [(lane.idle_since_s, lane) for lane, _ in self._lanes.values()]
+        idle = [(lane.idle_since_s, lane) for lane in self._lanes]
         by_age = sorted(((since_s, lane) for since_s, lane in idle if since_s is not None), key=itemgetter(0))
+        slow_s = time.monotonic() - SLOW_HANDSHAKE_S
+        strangers = [lane for lane in self._lanes if not lane.admitted and lane.opened_s < slow_s]
         if not any(lane.retire() for _, lane in by_age):
-            return False
+            if not strangers:
+                return False
+            strangers[0].cut()  # the oldest
         self.retired += 1
         return self._changed.wait_for(lambda: len(self._lanes) < self._lanes_max, RETIRE_WAIT_S)
 
-    def _serve(self, sock: socket.socket, lane: Lane) -> None:
+    def _serve(self, lane: Lane) -> None:
         try:
             lane.run()
         except Exception:
             logger.exception("a data lane failed")
         finally:
             with self._changed:
-                del self._lanes[sock]
+                del self._lanes[lane]
                 self._bytes_read += lane.bytes_read
                 self._bytes_written += lane.bytes_written
                 self._changed.notify_all()
-            sock.close()
+            lane.close()

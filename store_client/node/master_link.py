@@ -53,6 +53,7 @@ from moonpool.store_client.node.fences import Fences
 from moonpool.store_client.node.outlets import Outlets
 from moonpool.store_client.node.report_streams import ReportStreams
 from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Reporter:
     fences: Fences
     facts: Callable[[], dict[str, int | float]]
     heard: Callable[[list[str]], None] = lambda masters: None
+    credentials: Credentials = NO_CREDENTIALS
 
 
 class MasterLink:
@@ -133,7 +135,12 @@ class MasterLink:
         """One connection's life. Raises MoonpoolError where it couldn't begin; a lost one returns."""
         hello = Hello(PROTOCOL_VERSION, "node", self._info.node, host=self._info.host)
         connection = await AsyncRpcConnection.connect(
-            self.address, hello, decode_from_master, timeout_s=CONNECT_TIMEOUT_S, on_push=self._pushed
+            self.address,
+            hello,
+            decode_from_master,
+            timeout_s=CONNECT_TIMEOUT_S,
+            on_push=self._pushed,
+            credentials=self._shared.credentials,
         )
         try:
             with self._core.lock:

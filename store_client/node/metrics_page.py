@@ -11,6 +11,7 @@ from concurrent.futures import TimeoutError as NoAnswer
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
 
+from moonpool.schemas.access import Authenticator
 from moonpool.schemas.errors import RpcFailed
 from moonpool.schemas.metrics import Samples
 
@@ -24,10 +25,17 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "moonpool"
     sys_version = ""
     look: Callable[[], Samples]
+    tokens: Authenticator | None
 
     def do_GET(self) -> None:
         from moonpool.store_client.exposition import render
 
+        if not self._may_look():
+            self.send_response(401)
+            self.send_header("www-authenticate", "Bearer")
+            self.send_header("content-length", "0")
+            self.end_headers()
+            return
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
             return
@@ -42,6 +50,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(page)))
         self.end_headers()
         self.wfile.write(page)
+
+    def _may_look(self) -> bool:
+        if self.tokens is None:
+            return True
+        scheme, _, token = self.headers.get("authorization", "").partition(" ")
+        identity = self.tokens.authenticate(token.strip()) if scheme.lower() == "bearer" else None
+        return identity is not None and identity.sees_all
 
     def log_message(self, format: str, *args: object) -> None:
         """None a request."""
@@ -60,9 +75,11 @@ class _Server(TCPServer):
 class MetricsPage:
     """Serves one request at a time, each for some seconds at most, until `close`."""
 
-    def __init__(self, host: str, port: int, look: Callable[[], Samples]) -> None:
+    def __init__(
+        self, host: str, port: int, look: Callable[[], Samples], tokens: Authenticator | None = None
+    ) -> None:
         """`look` is called in this page's thread. Raises RpcFailed where the port can't be had."""
-        handler = type("Handler", (_Handler,), {"look": staticmethod(look)})
+        handler = type("Handler", (_Handler,), {"look": staticmethod(look), "tokens": tokens})
         try:
             _Server.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._server = _Server((host, port), handler)
@@ -79,11 +96,13 @@ class MetricsPage:
         self._server.server_close()
 
 
-def open_page(host: str, port: int, look: Callable[[], Samples]) -> MetricsPage | None:
+def open_page(
+    host: str, port: int, look: Callable[[], Samples], tokens: Authenticator | None = None
+) -> MetricsPage | None:
     """None where prometheus_client is missing: the log says so, and the node goes on without."""
     if importlib.util.find_spec("prometheus_client") is None:
         log.warning("no /metrics: prometheus_client is not installed (extra `master`)")
         return None
-    page = MetricsPage(host, port, look)
+    page = MetricsPage(host, port, look, tokens)
     log.info("metrics at http://%s:%d/metrics", host, page.port)
     return page

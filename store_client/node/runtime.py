@@ -38,8 +38,12 @@ from moonpool.store_client.node.segment import Segment
 from moonpool.store_client.node.server import LocalHandler, NodeParts, RemoteHandler
 from moonpool.store_client.node.sessions import Sessions
 from moonpool.store_client.node.space import SpaceKeeper
+from moonpool.store_client.rpc.access import Access, check_guarded, check_page_guarded
+from moonpool.store_client.rpc.credentials import Credentials
 from moonpool.store_client.rpc.server import RpcServer
 from moonpool.store_client.rpc.timings import CallTimings
+from moonpool.store_client.rpc.tls import ServerTls
+from moonpool.store_client.rpc.tokens import TokenFile
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +56,15 @@ class Node:
     """One segment, served until `run` is told to stop."""
 
     def __init__(self, settings: NodeSettings, segment: Segment) -> None:
-        """Adopts what the segment holds. To be made in the event loop that runs it."""
+        """Adopts what the segment holds. To be made in the event loop that runs it. Raises ConfigError, also where
+        it would listen beyond this host unguarded."""
+        check_guarded(settings.host, settings)
+        if settings.metrics_port:
+            check_page_guarded(settings.metrics_host, settings)
+        self._tokens = TokenFile(settings.tokens_file) if settings.tokens_file else None
+        self._access = Access(self._tokens)
+        self._tls = ServerTls.of(settings.tls_cert, settings.tls_key, settings.tls_ca)
+        self._credentials = Credentials.of(settings)
         self._settings = settings
         self._segment = segment
         self._started_s = time.monotonic()
@@ -82,7 +94,7 @@ class Node:
         hooks = LaneHooks(
             self._lane_begin, self._lane_register, self._streams.wait, VISIBLE_WAIT_S, self._put_ids
         )
-        self._lanes = LaneServer(self.core, hooks, settings.lanes_max)
+        self._lanes = LaneServer(self.core, hooks, settings.lanes_max, self._access, self._tls)
 
     async def run(self, stopped: asyncio.Event, ready: Callable[[NodeInfo], None]) -> None:
         """Opens all doors, calls `ready`, reports to the master. The segment file stays when this returns."""
@@ -99,14 +111,23 @@ class Node:
             if door is not None:
                 stack.push_async_callback(asyncio.to_thread, door.close)
             remote = RpcServer(
-                RemoteHandler(self._register, self.facts, self.core, door), decode_node_request, "node"
+                RemoteHandler(self._register, self.facts, self.core, door),
+                decode_node_request,
+                "node",
+                access=self._access,
+                tls=self._tls,
             )
             stack.push_async_callback(remote.close)
             info = self._info(await remote.listen_tcp(settings.host, settings.port), data_port)
             parts = NodeParts(
                 info, self.core, self._sessions, self._keeper, self._streams.wait, VISIBLE_WAIT_S
             )
-            local = RpcServer(LocalHandler(self._register, self.facts, parts), decode_node_request, "node")
+            local = RpcServer(
+                LocalHandler(self._register, self.facts, parts),
+                decode_node_request,
+                "node",
+                access=self._access,
+            )
             stack.push_async_callback(local.close)
             await local.listen_unix(info.unix_path)
             self._masters = self._make_masters(info)
@@ -118,7 +139,15 @@ class Node:
 
     def _make_masters(self, info: NodeInfo) -> Masters:
         fences = Fences(epochs_seen(self._segment.buffer))
-        reporter = Reporter(info, self.core, self._streams, self._outlets, fences, self.numbers)
+        reporter = Reporter(
+            info,
+            self.core,
+            self._streams,
+            self._outlets,
+            fences,
+            self.numbers,
+            credentials=self._credentials,
+        )
         return Masters(self._settings.master.split(","), reporter)
 
     async def _until(self, stopped: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None:
@@ -141,6 +170,7 @@ class Node:
             self._settings.metrics_host,
             self._settings.metrics_port,
             lambda: asyncio.run_coroutine_threadsafe(look(), self._loop).result(LOOK_TIMEOUT_S),
+            self._tokens,
         )
 
     def _open_engine_door(self) -> EngineDoor | None:

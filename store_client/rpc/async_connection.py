@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
 from typing import cast
@@ -21,6 +22,8 @@ from moonpool.schemas.errors import (
 from moonpool.schemas.framing import FRAME_BYTES_MAX, PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
 from moonpool.store_client.rpc.address import Address, set_tcp_options
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
+from moonpool.store_client.rpc.tls import ClientTls, explain, explain_end
 
 UNSENT_BYTES_MAX = 32 << 20
 ID_MASK = (1 << 32) - 1
@@ -62,6 +65,7 @@ class AsyncRpcConnection(asyncio.Protocol):
         timeout_s: float,
         on_push: Callable[[Message], None] | None = None,
         inflight_max: int = 1024,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> AsyncRpcConnection:
         """A connection after its handshake. Raises DeadlineExceeded, RpcFailed, ProtocolError, VersionMismatch or
         what the server refused it with. More than `inflight_max` requests at once are Overloaded."""
@@ -69,14 +73,22 @@ class AsyncRpcConnection(asyncio.Protocol):
         connection = cls(address, decode, on_push, inflight_max)
         try:
             async with asyncio.timeout(timeout_s):
-                await connection._dial(Address.parse(address))
+                await connection._dial(Address.parse(address), credentials.tls, timeout_s)
         except TimeoutError as error:
             raise DeadlineExceeded(peer=address, what="a connection", timeout_s=timeout_s) from error
         except OSError as error:
+            if credentials.tls is not None and isinstance(error, ssl.SSLError | ConnectionError):
+                raise explain(error, address) from error
             raise RpcFailed(peer=address, reason=str(error.strerror or error)) from error
         try:
-            welcome = await connection.call(hello, end_s - time.monotonic())
+            welcome = await connection.call(credentials.sign(hello), end_s - time.monotonic())
             connection._greet(welcome)
+        except RpcFailed as error:
+            connection._transport.abort()
+            await connection.closed
+            if credentials.tls is None:
+                raise
+            raise explain_end(ConnectionResetError(), address) from error
         except BaseException:
             connection._transport.abort()
             await connection.closed
@@ -167,13 +179,23 @@ class AsyncRpcConnection(asyncio.Protocol):
         if future is not None and not future.done():
             future.set_result(message)
 
-    async def _dial(self, address: Address) -> None:
+    async def _dial(self, address: Address, tls: ClientTls | None, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         if address.path:
             await loop.create_unix_connection(lambda: self, address.path)
-        else:
+            return
+        if tls is None:
             await loop.create_connection(lambda: self, address.host, address.port)
-            set_tcp_options(self._transport.get_extra_info("socket"))
+        else:
+            await loop.create_connection(
+                lambda: self,
+                address.host,
+                address.port,
+                ssl=tls.context(),
+                server_hostname=address.host,
+                ssl_handshake_timeout=timeout_s,
+            )
+        set_tcp_options(self._transport.get_extra_info("socket"))
 
     def _greet(self, welcome: Message) -> None:
         if not isinstance(welcome, Welcome):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -24,6 +24,8 @@ from moonpool.schemas.errors import (
 from moonpool.schemas.framing import FRAME_BYTES_MAX, PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
 from moonpool.store_client.rpc.address import Address, dial
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
+from moonpool.store_client.rpc.tls import cut, explain_end
 
 RECEIVE_BYTES = 64 << 10
 """Under malloc's threshold for mappings, so that a receive doesn't map and unmap memory."""
@@ -36,8 +38,15 @@ class RpcConnection:
     Not thread-safe, apart from `interrupt`.
     """
 
-    def __init__(self, address: str, hello: Hello, decode: Callable[[bytes], Message]) -> None:
+    def __init__(
+        self,
+        address: str,
+        hello: Hello,
+        decode: Callable[[bytes], Message],
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         self.address = address
+        self._credentials = credentials
         self.welcome: Welcome | None = None
         """What the server last said of itself."""
         self.unanswered = False
@@ -83,8 +92,7 @@ class RpcConnection:
         """Makes a call that another thread has under way fail soon."""
         sock = self._sock
         if sock is not None:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+            cut(sock)
 
     def close(self) -> None:
         """Closes the socket; a later call would connect again."""
@@ -94,7 +102,8 @@ class RpcConnection:
             sock.close()
 
     def _connect(self, deadline_s: float) -> socket.socket:
-        self._sock = sock = dial(self._target, deadline_s)
+        plain = dial(self._target, deadline_s)
+        self._sock = sock = self._credentials.secure(plain, self._target, deadline_s)
         self._reader = FrameReader(self.address)
         try:
             self.welcome = self._greet(sock, deadline_s)
@@ -106,7 +115,12 @@ class RpcConnection:
         return sock
 
     def _greet(self, sock: socket.socket, deadline_s: float) -> Welcome:
-        reply = self._exchange(sock, encode(self._hello), deadline_s)
+        try:
+            reply = self._exchange(sock, encode(self._credentials.sign(self._hello)), deadline_s)
+        except (ssl.SSLError, ConnectionError) as error:
+            if not isinstance(sock, ssl.SSLSocket):
+                raise
+            raise explain_end(error, self.address) from error
         if isinstance(reply, Failed):
             raise from_wire(reply.code, reply.message)
         if not isinstance(reply, Welcome):
@@ -160,13 +174,19 @@ class ConnectionPool:
     """Connections to one server for any number of threads; at most `size_max` calls are under way at once."""
 
     def __init__(
-        self, address: str, hello: Hello, decode: Callable[[bytes], Message], size_max: int = 8
+        self,
+        address: str,
+        hello: Hello,
+        decode: Callable[[bytes], Message],
+        size_max: int = 8,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self.address = address
+        self._credentials = credentials
         self._hello = hello
         self._decode = decode
         self._size_max = size_max
-        self._all = [RpcConnection(address, hello, decode)]  # here, so that a bad address is told at once
+        self._all = [self._make()]  # here, so that a bad address is told at once
         self._free = list(self._all)
         self._changed = threading.Condition()
         self._closed = False
@@ -214,7 +234,7 @@ class ConnectionPool:
                 if self._free:
                     return self._free.pop()  # the last one used: its socket is the likeliest to be alive
                 if len(self._all) < self._size_max:
-                    self._all.append(RpcConnection(self.address, self._hello, self._decode))
+                    self._all.append(self._make())
                     return self._all[-1]
                 if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
                     what = f"{type(message).__name__} ({self._size_max} calls are waiting already)"
@@ -228,6 +248,9 @@ class ConnectionPool:
             self.welcome = connection.welcome or self.welcome
             self._free.append(connection)
             self._changed.notify()
+
+    def _make(self) -> RpcConnection:
+        return RpcConnection(self.address, self._hello, self._decode, self._credentials)
 
     def _close_free(self) -> None:
         with self._changed:

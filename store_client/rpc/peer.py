@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from moonpool.schemas.access import Identity
 from moonpool.schemas.framing import FRAME_BYTES_MAX
 from moonpool.schemas.messages import Hello, Message
 
@@ -36,10 +37,16 @@ class Peer(Protocol):
     """One connection after its handshake. To be used in the server's event loop only."""
 
     hello: Hello
+    """Without its token."""
     name: str
     """For logs and errors: role, client name and address."""
     data: dict[str, Any]
     """The handler's own notes on this connection."""
+
+    @property
+    def identity(self) -> Identity:
+        """Whom it speaks for."""
+        ...
 
     def push(self, message: Message) -> bool:
         """Sends a message that is no reply. False where the connection is gone, had to be closed because its

@@ -12,10 +12,13 @@ from collections.abc import Callable
 
 from moonpool.schemas.errors import RpcFailed
 from moonpool.schemas.messages import Message
+from moonpool.store_client.rpc.access import Access
 from moonpool.store_client.rpc.address import check_unix_path
 from moonpool.store_client.rpc.peer import Handler, Limits
 from moonpool.store_client.rpc.server_connection import ServerConnection, Service
 from moonpool.store_client.rpc.timings import CallTimings
+from moonpool.store_client.rpc.tls import ServerTls
+from moonpool.store_client.rpc.tls_listener import TlsListener
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +35,14 @@ class RpcServer:
         decode: Callable[[bytes], Message],
         server_name: str,
         limits: Limits | None = None,
+        *,
+        access: Access | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
-        self._service = Service(handler, decode, server_name, limits or Limits())
+        """`access`: whom it lets in (None: everybody). `tls`: of its TCP ports (None: they speak plain text)."""
+        self._service = Service(handler, decode, server_name, limits or Limits(), access or Access(), tls)
         self._listeners: list[asyncio.Server] = []
+        self._tls_listeners: list[TlsListener] = []
         self._unix_paths: list[str] = []
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -88,6 +96,8 @@ class RpcServer:
         """Stops listening and ends all connections; requests under way are cancelled."""
         for listener in self._listeners:
             listener.close()
+        for tls_listener in self._tls_listeners:
+            await tls_listener.close()
         for path in self._unix_paths:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -111,10 +121,19 @@ class RpcServer:
 
     async def _listen(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        create = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
-        self._listeners.append(
-            await create(lambda: ServerConnection(self._service), sock=sock, backlog=BACKLOG)
-        )
+
+        def make() -> ServerConnection:
+            return ServerConnection(self._service)
+
+        if sock.family == socket.AF_UNIX:
+            self._listeners.append(await loop.create_unix_server(make, sock=sock, backlog=BACKLOG))
+        elif self._service.tls is None:
+            self._listeners.append(await loop.create_server(make, sock=sock, backlog=BACKLOG))
+        else:
+            sock.listen(BACKLOG)
+            sock.setblocking(False)
+            timeout_s = self._service.limits.handshake_timeout_s
+            self._tls_listeners.append(TlsListener(sock, self._service.tls, make, timeout_s))
         if self._sweep is None:
             self._sweep_stalled()
 

@@ -11,7 +11,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
+
 from moonpool import __version__
+from moonpool.schemas.access import Identity
 from moonpool.schemas.errors import (
     InternalError,
     InvalidParams,
@@ -19,13 +22,16 @@ from moonpool.schemas.errors import (
     Overloaded,
     ProtocolError,
     TooLarge,
+    Unauthorized,
     VersionMismatch,
 )
 from moonpool.schemas.framing import PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
+from moonpool.store_client.rpc.access import WITHDRAWN, Access, Visitor
 from moonpool.store_client.rpc.address import set_tcp_options
 from moonpool.store_client.rpc.peer import Handler, Limits
 from moonpool.store_client.rpc.timings import CallTimings
+from moonpool.store_client.rpc.tls import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +51,8 @@ class Service:
     decode: Callable[[bytes], Message]
     name: str
     limits: Limits
+    access: Access = field(default_factory=Access)
+    tls: ServerTls | None = None
     connections: set[ServerConnection] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     buffered_bytes: int = 0
@@ -58,6 +66,7 @@ class ServerConnection(asyncio.Protocol):
         self.hello = _NOBODY
         self.name = "unknown peer"
         self.data: dict[str, Any] = {}
+        self._visitor = Visitor(service.access)
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(self.name)
@@ -77,6 +86,11 @@ class ServerConnection(asyncio.Protocol):
         self._closing_since_s: float | None = None
 
     # ------------------------------------------------------------ what handlers use
+
+    @property
+    def identity(self) -> Identity:
+        """See Peer."""
+        return self._visitor.identity
 
     def push(self, message: Message) -> bool:
         """See Peer."""
@@ -115,6 +129,11 @@ class ServerConnection(asyncio.Protocol):
         if self._closing_since_s is not None:
             if now_s - self._closing_since_s > limits.handshake_timeout_s:
                 self._transport.abort()
+        elif not self._visitor.may_stay():
+            withdrawn = Unauthorized(detail=WITHDRAWN)
+            log.info("%s closes the connection of %s: %s", self._service.name, self.name, withdrawn)
+            self._send(PUSH_ID, Failed(withdrawn.code, str(withdrawn)))
+            self.close()
         elif not self._greeted and now_s - self._opened_s > limits.handshake_timeout_s:
             self.abort(f"no handshake within {limits.handshake_timeout_s:g} s")
         elif _older(self._unread_since_s, now_s, limits.stall_timeout_s):
@@ -264,13 +283,15 @@ class ServerConnection(asyncio.Protocol):
             refusal = Overloaded(what=what, limit=service.limits.connections_max)
         elif hello.protocol != PROTOCOL_VERSION:
             refusal = VersionMismatch(ours=PROTOCOL_VERSION, theirs=hello.protocol)
+        else:
+            refusal = self._visitor.admit(hello)
         if refusal is not None:
             log.info("%s refuses %s: %s", service.name, self.name, refusal)
             self._send(request_id, Failed(refusal.code, str(refusal)))
             self.close()
             return
         self._greeted = True
-        self.hello = hello
+        self.hello = msgspec.structs.replace(hello, token="")
         self.name = f"{_printable(hello.role)} {_printable(hello.client)} ({self.name})"
         limit_bytes = service.limits.frame_bytes_max
         self._reader.limit_bytes = limit_bytes
@@ -290,6 +311,7 @@ class ServerConnection(asyncio.Protocol):
     def _handle(self, request_id: int, message: Message) -> None:
         start_s = time.perf_counter()
         try:
+            self._visitor.check(type(message))
             reply = self._service.handler.handle(message, self)
             if isinstance(reply, Message):
                 self._send(request_id, reply)
@@ -359,6 +381,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _name_peer(self) -> None:
         sock = self._transport.get_extra_info("socket")
+        self._visitor.look_at(self._transport, self._service.tls)
         if sock.family == socket.AF_UNIX:
             self.name = "unix socket"
         else:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import stat
 import threading
 import time
 import tomllib
@@ -13,12 +11,11 @@ from pathlib import Path
 
 from moonpool.schemas.access import Identity, Tokens, token_digest
 from moonpool.schemas.errors import ConfigError
+from moonpool.store_client.rpc.secret_files import LOOK_EVERY_S, read_private, state_of
 
 log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 1 << 20
-LOOK_EVERY_S = 1.0
-"""How often the file is looked at: a rotation is in force that long after it."""
 
 
 class TokenFile:
@@ -31,7 +28,7 @@ class TokenFile:
         """Raises ConfigError where the file can't be used."""
         self._path = Path(path)
         self._lock = threading.Lock()
-        self._state = _state_of(self._path)
+        self._state = state_of(self._path)
         self._tokens = _read(self._path)
         self._looked_s = time.monotonic()
         self.version = 1
@@ -58,7 +55,7 @@ class TokenFile:
 
     def _look(self) -> None:
         try:
-            state = _state_of(self._path)
+            state = state_of(self._path)
             if state == self._state:
                 return
             self._state = state
@@ -71,45 +68,8 @@ class TokenFile:
         log.info("%s: %d tokens taken over", self._path, len(self._tokens))
 
 
-def check_private(path: Path) -> os.stat_result:
-    """The file's stat. Raises ConfigError where it can't be read or others can read it.
-
-    A file of root may be readable by the group of a process that isn't root: so Kubernetes mounts secrets.
-    """
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise ConfigError(
-            source=str(path), field="file", problem=f"can't be read: {error.strerror}"
-        ) from None
-    for_group = found.st_uid == 0 and os.geteuid() != 0
-    if stat.S_IMODE(found.st_mode) & (0o037 if for_group else 0o077):
-        problem = f"has mode {stat.S_IMODE(found.st_mode):04o}, so others can read it; chmod 600 it"
-        raise ConfigError(source=str(path), field="file", problem=problem)
-    return found
-
-
-def _state_of(path: Path) -> tuple[int, int, int, int] | None:
-    """What changes when the file does. None: it isn't there."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
-
-
 def _read(path: Path) -> Tokens:
-    check_private(path)
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(
-            source=str(path), field="file", problem=f"can't be read: {error.strerror}"
-        ) from None
-    if len(raw) > FILE_BYTES_MAX:
-        raise ConfigError(source=str(path), field="file", problem=f"is over {FILE_BYTES_MAX} bytes")
-    return Tokens.parse(_document(raw, path), str(path))
+    return Tokens.parse(_document(read_private(path, FILE_BYTES_MAX), path), str(path))
 
 
 def _document(raw: bytes, path: Path) -> object:

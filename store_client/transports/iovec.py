@@ -1,7 +1,8 @@
 """Scattered memory to and from a socket: libc's sendmsg and recvmsg on arrays of (address, size) made by numpy.
 
 One call moves up to 1024 pieces without the interpreter lock; Python's own sendmsg wants an object a piece.
-The socket must be a blocking one: deadlines go through SO_RCVTIMEO and SO_SNDTIMEO.
+The socket must be a blocking one: deadlines go through SO_RCVTIMEO and SO_SNDTIMEO. An SSLSocket is served piece by
+piece by its own calls, with its own timeout.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import ctypes
 import errno
 import os
 import socket
+import ssl
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -20,6 +22,9 @@ from moonpool.schemas.packed import U64
 from moonpool.store_client.raw_memory import address_of
 
 PIECES_PER_CALL = 1024  # the kernel's IOV_MAX
+
+SECURED_BYTES = 256 << 10
+"""Of one call where TLS lies between: libc can't be handed what is to be ciphered first."""
 
 
 class _MessageHeader(ctypes.Structure):
@@ -51,19 +56,54 @@ _recvmsg = _function("recvmsg")
 
 def send_pieces(sock: socket.socket, addresses: U64, sizes: U64, deadline_s: float) -> None:
     """Sends all pieces in order. Raises TimeoutError at the deadline, OSError where the peer is gone."""
+    if isinstance(sock, ssl.SSLSocket):
+        for view in _views(addresses, sizes):
+            sock.settimeout(_left_s(deadline_s))
+            sock.sendall(view)
+        return
     _move(sock, _sendmsg, socket.MSG_NOSIGNAL, socket.SO_SNDTIMEO, addresses, sizes, deadline_s)
 
 
 def receive_pieces(sock: socket.socket, addresses: U64, sizes: U64, deadline_s: float) -> None:
     """Fills all pieces in order. Raises TimeoutError at the deadline, OSError where the peer is gone."""
+    if isinstance(sock, ssl.SSLSocket):
+        for view in _views(addresses, sizes):
+            _fill(sock, view, deadline_s)
+        return
     _move(sock, _recvmsg, socket.MSG_WAITALL, socket.SO_RCVTIMEO, addresses, sizes, deadline_s)
+
+
+def _views(addresses: U64, sizes: U64) -> Iterator[memoryview]:
+    """The pieces as memory that Python's own calls take, SECURED_BYTES at most each."""
+    for address, size in zip(addresses.tolist(), sizes.tolist(), strict=True):
+        for first in range(0, size, SECURED_BYTES):
+            count = min(SECURED_BYTES, size - first)
+            yield memoryview((ctypes.c_ubyte * count).from_address(address + first)).cast("B")
+
+
+def _fill(sock: ssl.SSLSocket, view: memoryview, deadline_s: float) -> None:
+    done = 0
+    while done < view.nbytes:
+        sock.settimeout(_left_s(deadline_s))
+        count = sock.recv_into(view[done:])
+        if not count:
+            raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection")
+        done += count
+
+
+def _left_s(deadline_s: float) -> float:
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("deadline")
+    return left_s
 
 
 def set_timeout(sock: socket.socket, option: int, deadline_s: float) -> None:
     """Bounds the next blocking call. Raises TimeoutError where nothing is left."""
-    left_s = deadline_s - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError("deadline")
+    left_s = _left_s(deadline_s)
+    if isinstance(sock, ssl.SSLSocket):
+        sock.settimeout(left_s)
+        return
     microseconds = max(1, int(left_s * 1e6))
     sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", *divmod(microseconds, 1_000_000)))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import select
 import socket
+import ssl
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from moonpool.schemas.packed import U8, U64
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.raw_memory import address_of
 from moonpool.store_client.rpc.address import Address, dial
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
+from moonpool.store_client.rpc.tls import cut, explain_end
 from moonpool.store_client.transports.iovec import receive_pieces, send_pieces, set_timeout
 from moonpool.store_client.transports.pieces import coalesce
 
@@ -40,17 +42,20 @@ BUFFER_BYTES = 4 << 20
 class Lane:
     """One exchange at a time. After any error but an answered one it is of no use: close it."""
 
-    def __init__(self, address: str, hello: Hello, deadline_s: float) -> None:
+    def __init__(
+        self, address: str, hello: Hello, deadline_s: float, credentials: Credentials = NO_CREDENTIALS
+    ) -> None:
         """Connects and shakes hands. Raises OSError, TimeoutError, MoonpoolError."""
         self.peer = address
         self.started = False
         """Whether a byte of the answer to the exchange under way has come."""
-        self._sock = dial(Address.parse(address), deadline_s)
+        target = Address.parse(address)
+        self._sock = credentials.secure(dial(target, deadline_s), target, deadline_s)
         try:
             self._sock.settimeout(None)
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-            reply = self._exchange(hello, deadline_s)
+            reply = self._greet(credentials.sign(hello), deadline_s)
             if not isinstance(reply, Welcome):
                 raise ProtocolError(peer=address, reason=f"{type(reply).__name__} in answer to Hello")
         except BaseException:
@@ -99,12 +104,19 @@ class Lane:
 
     def interrupt(self) -> None:
         """Makes an exchange that another thread has under way fail soon."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        cut(self._sock)
 
     def close(self) -> None:
         """Closes the socket: nothing lands in anybody's memory after this."""
         self._sock.close()
+
+    def _greet(self, hello: Hello, deadline_s: float) -> LaneReply:
+        try:
+            return self._exchange(hello, deadline_s)
+        except (ssl.SSLError, ConnectionError) as error:
+            if not isinstance(self._sock, ssl.SSLSocket):
+                raise
+            raise explain_end(error, self.peer) from error
 
     def _exchange(self, request: Message, deadline_s: float) -> LaneReply:
         self.started = False

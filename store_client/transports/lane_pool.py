@@ -10,6 +10,7 @@ from typing import TypeVar
 from moonpool.schemas.errors import Closed, DeadlineExceeded, KeyspaceUnknown, RpcFailed
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Hello, RegisterKeyspace
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.lane import Lane
 
 Answer = TypeVar("Answer")
@@ -22,8 +23,11 @@ class _DiedIdle(Exception):
 class LanePool:
     """At most `size_max` connections to one node, each taken for one exchange at a time."""
 
-    def __init__(self, address: str, hello: Hello, size_max: int) -> None:
+    def __init__(
+        self, address: str, hello: Hello, size_max: int, credentials: Credentials = NO_CREDENTIALS
+    ) -> None:
         self.address = address
+        self._credentials = credentials
         self._hello = hello
         self._size_max = size_max
         self._changed = threading.Condition()
@@ -76,7 +80,7 @@ class LanePool:
         reused = lane is not None
         healthy = False
         try:
-            lane = lane or Lane(self.address, self._hello, deadline_s)
+            lane = lane or Lane(self.address, self._hello, deadline_s, self._credentials)
             with self._changed:
                 self._busy.append(lane)
             answer = do(lane)

@@ -38,6 +38,7 @@ from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gate import Gate
 from moonpool.store_client.host import host_id
 from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.mapped import MappedSegment
 from moonpool.store_client.transports.pieces import batches_of, coalesce, slot_side
@@ -78,13 +79,21 @@ class ShmTransport:
     lands_late = False
 
     def __init__(
-        self, info: NodeInfo, hello: Hello, run_dir: str, copier: DeviceCopier, spec_of: SpecOf
+        self,
+        info: NodeInfo,
+        hello: Hello,
+        run_dir: str,
+        copier: DeviceCopier,
+        spec_of: SpecOf,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         """Maps the segment. Raises TransferFailed where that can't be done: use tcp then."""
         self._copier = copier
         self._spec_of = spec_of
         self._segment = MappedSegment(info.segment_path, info.segment)
-        self._node = ConnectionPool(f"unix:{info.unix_path}", hello, decode_from_node)
+        self._node = ConnectionPool(
+            f"unix:{info.unix_path}", hello, decode_from_node, credentials=credentials
+        )
         self._session = Session(self._node, run_dir)
         self._gate = Gate(f"the shm transport of {info.node}")
         self._registering = threading.Lock()

@@ -16,6 +16,7 @@ from moonpool.schemas.header import holds, keyspace_word
 from moonpool.schemas.messages import Hello, LaneRead, LaneWrite, NodeInfo, Status
 from moonpool.schemas.packed import U8, pack_u32, pack_u64
 from moonpool.store_client.gate import Gate
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.checksums import mismatches
 from moonpool.store_client.transports.lane_pool import LanePool
@@ -38,13 +39,20 @@ class TcpTransport:
     name = "tcp"
     lands_late = False  # a lane that failed is closed, and what it still held is gone
 
-    def __init__(self, info: NodeInfo, hello: Hello, lanes: int, spec_of: SpecOf) -> None:
+    def __init__(
+        self,
+        info: NodeInfo,
+        hello: Hello,
+        lanes: int,
+        spec_of: SpecOf,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         """Connects when first used."""
         self._peer = info.data_address
         self._page_bytes = info.page_bytes
         self._spec_of = spec_of
         self._count = lanes
-        self._lanes = LanePool(info.data_address, hello, lanes)
+        self._lanes = LanePool(info.data_address, hello, lanes, credentials)
         self._workers = Workers(lanes, "moonpool-lane")
         self._gate = Gate(f"the tcp transport of {info.node}")
 

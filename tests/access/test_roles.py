@@ -39,6 +39,7 @@ def test_readers_change_nothing_and_only_nodes_report() -> None:
     assert not may(Role.CLIENT) & OF_NODES
     assert may(Role.NODE) >= OF_NODES
     assert not may(Role.NODE) & CHANGING
+    assert may(Role.MONITOR) == {m.GetClusterMap, m.GetStatus}
 
 
 def test_a_request_that_the_table_does_not_know_is_for_admins() -> None:
@@ -47,6 +48,7 @@ def test_a_request_that_the_table_does_not_know_is_for_admins() -> None:
 
 
 def test_engines_see_their_own_tenant_alone() -> None:
-    for role, foreign in {Role.READER: False, Role.CLIENT: False, Role.NODE: True, Role.ADMIN: True}.items():
+    for role in Role:
+        foreign = role not in (Role.READER, Role.CLIENT)
         assert Identity("red", role).sees("red")
         assert Identity("red", role).sees("blue") is foreign

@@ -70,12 +70,12 @@ def test_a_web_page_with_a_name_of_its_own_is_refused(client: TestClient) -> Non
         assert client.get("/api/v1/nodes", headers={"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("role", ["", "nonsense", "client", "node", "reader", "admin"])
+@pytest.mark.parametrize("role", ["", "nonsense", "client", "node", "reader", "monitor", "admin"])
 def test_roles(master: RestMaster, role: str) -> None:
     client = master.client(tokens=True)
     headers = {"authorization": f"Bearer {role}"} if role else {}
-    allowed = role in ("reader", "admin")
-    refusal = 403 if role in ("client", "node") else 401
+    allowed = role in ("monitor", "admin")
+    refusal = 403 if role in ("client", "node", "reader") else 401
     assert client.get("/api/v1/health", headers=headers).status_code == 200
     for path in ("/api/v1/nodes", "/api/v1/cluster", "/metrics"):
         assert client.get(path, headers=headers).status_code == (200 if allowed else refusal)

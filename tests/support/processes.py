@@ -19,6 +19,7 @@ from typing import Self
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import GetStatus, Hello, NodeInfo, StatusReport, decode_from_node
 from moonpool.store_client.rpc.connection import RpcConnection
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -142,6 +143,8 @@ class NodeProcess(ServerProcess):
         self._master = master
         self._folder = ""
         self._settings = {"size": size, **settings}
+        self.credentials = NO_CREDENTIALS
+        """Shown when its counters are asked for."""
 
     def __enter__(self) -> Self:
         # Of this test alone, so that the folder's end is the end of every segment in it.
@@ -191,7 +194,7 @@ class NodeProcess(ServerProcess):
     def status(self) -> dict[str, int | float | str]:
         """The node's own counters."""
         hello = Hello(PROTOCOL_VERSION, "client", "test")
-        connection = RpcConnection(self.address, hello, decode_from_node)
+        connection = RpcConnection(self.address, hello, decode_from_node, self.credentials)
         try:
             reply = connection.call(GetStatus(), time.monotonic() + 5)
         finally:

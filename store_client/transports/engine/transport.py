@@ -29,6 +29,7 @@ from moonpool.schemas.packed import U8, U32, U64, pack_u64
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gate import Gate
 from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.checksums import mismatches
 from moonpool.store_client.transports.engine.access import EngineAccess
@@ -56,7 +57,14 @@ class EngineTransport:
     name = "mooncake"
     lands_late = False  # in memory of the caller: what is late finds a hole
 
-    def __init__(self, info: NodeInfo, hello: Hello, access: EngineAccess, spec_of: SpecOf) -> None:
+    def __init__(
+        self,
+        info: NodeInfo,
+        hello: Hello,
+        access: EngineAccess,
+        spec_of: SpecOf,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         """Connects when first used. Raises InvalidParams (an address that is none)."""
         self._peer = info.node
         self._page_bytes = info.page_bytes
@@ -67,7 +75,7 @@ class EngineTransport:
         self._table: U32 | None = None
         session = EngineAddress.parse(info.engine_address).session
         self._calls = Calls(access.engine, access.turns, session)
-        self._node = ConnectionPool(info.rpc_address, hello, decode_from_node)
+        self._node = ConnectionPool(info.rpc_address, hello, decode_from_node, credentials=credentials)
         self._workers = Workers(CALLS_AT_ONCE, "moonpool-mooncake")
         self._gate = Gate(f"the mooncake transport of {info.node}")
 

@@ -1,0 +1,166 @@
+"""Whom a server lets in, and which servers may listen beyond this host at all."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from moonpool.schemas.access import Identity, Role, token_digest
+from moonpool.schemas.errors import ConfigError, Forbidden, Unauthorized
+from moonpool.schemas.messages import Hello, Message
+from moonpool.store_client.rpc.tls import ServerTls
+from moonpool.store_client.rpc.tokens import TokenFile
+
+NOBODY = Identity(tenant="", role=Role.READER)
+"""Of a connection that has not said Hello yet."""
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+@dataclass(slots=True)
+class Admission:
+    """One connection's leave to be here. Holds a digest of its token, never the token."""
+
+    identity: Identity
+    digest: bytes
+    version: int
+
+
+class Access:
+    """One server's tokens. Without any, everybody is an admin, of the tenant that they name. Thread-safe."""
+
+    def __init__(self, tokens: TokenFile | None = None) -> None:
+        self._tokens = tokens
+
+    def admit(self, hello: Hello) -> Admission:
+        """Raises Unauthorized, which says nothing of the token."""
+        if self._tokens is None:
+            return Admission(Identity(hello.tenant, Role.ADMIN), b"", 0)
+        if not hello.token:
+            raise Unauthorized(detail="this server wants a token: set token, token_file or MOONPOOL_TOKEN")
+        version = self._tokens.refresh()
+        digest = token_digest(hello.token)
+        identity = self._tokens.find(digest)
+        if identity is None:
+            raise Unauthorized(detail="this server doesn't know the token")
+        return Admission(identity, digest, version)
+
+    def holds(self, admission: Admission) -> bool:
+        """Whether the token still stands for the same identity. Cheap while the tokens file doesn't change."""
+        if self._tokens is None or self._tokens.refresh() == admission.version:
+            return True
+        admission.version = self._tokens.version
+        return self._tokens.find(admission.digest) == admission.identity
+
+
+class Visitor:
+    """One connection of an RPC server: nobody, until it has said who it is."""
+
+    def __init__(self, access: Access) -> None:
+        self.identity = NOBODY
+        self._access = access
+        self._admission: Admission | None = None
+        self._refusal: Unauthorized | None = None
+
+    def look_at(self, transport: asyncio.BaseTransport, tls: ServerTls | None) -> None:
+        """What the connection itself says: the user behind a Unix socket, a certificate. Kept for `admit` to tell."""
+        sock = transport.get_extra_info("socket")
+        try:
+            if sock.family == socket.AF_UNIX:
+                check_socket_peer(sock)
+            elif tls is not None:
+                tls.check_peer(transport.get_extra_info("peercert"))
+        except Unauthorized as error:
+            self._refusal = error
+
+    def admit(self, hello: Hello) -> Unauthorized | None:
+        """Lets it in, or says why not."""
+        try:
+            if self._refusal is None:
+                self._admission = self._access.admit(hello)
+                self.identity = self._admission.identity
+        except Unauthorized as error:
+            self._refusal = error
+        return self._refusal
+
+    def may_stay(self) -> bool:
+        """False once the token that let it in was withdrawn."""
+        return self._admission is None or self._access.holds(self._admission)
+
+    def check(self, request: type[Message]) -> None:
+        """Raises Forbidden."""
+        check_role(self.identity, request)
+
+
+WITHDRAWN = "the token of this connection was withdrawn"
+
+
+def check_role(identity: Identity, request: type[Message]) -> None:
+    """Raises Forbidden where the role may not send such a request."""
+    if not identity.may(request):
+        raise Forbidden(detail=f"a token with the role {identity.role} may not send {request.__name__}")
+
+
+def check_socket_peer(sock: Any) -> None:
+    """Of a Unix socket: raises Unauthorized unless root or this process's own user is at the other end."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(raw)
+    if uid not in (0, os.geteuid()):
+        raise Unauthorized(detail=f"this socket serves user {os.geteuid()} and root, not user {uid}")
+
+
+class Door(Protocol):
+    """What the settings of every server have."""
+
+    @property
+    def tokens_file(self) -> str: ...
+
+    @property
+    def tls_cert(self) -> str: ...
+
+    @property
+    def tls_ca(self) -> str: ...
+
+    @property
+    def insecure(self) -> bool: ...
+
+
+def check_guarded(host: str, settings: Door) -> None:
+    """Raises ConfigError where a server would listen beyond this host for everybody who comes."""
+    guarded = settings.tokens_file or (settings.tls_cert and settings.tls_ca)
+    if guarded or settings.insecure or is_loopback(host):
+        return
+    problem = (
+        f"{host or 'every address'} is reached from other hosts, and nothing says who may come in; "
+        "set tokens_file, or tls_cert with tls_key and tls_ca (docs/security.md), "
+        "or insecure = true on a network where everybody may read and remove all blocks"
+    )
+    raise ConfigError(source="settings", field="host", problem=problem)
+
+
+def check_page_guarded(host: str, settings: Door) -> None:
+    """The same of a page that speaks plain HTTP, which knows tokens and no certificates. Raises ConfigError."""
+    if settings.tokens_file or settings.insecure or is_loopback(host):
+        return
+    problem = f"{host or 'every address'} is reached from other hosts; set tokens_file, or insecure = true"
+    raise ConfigError(source="settings", field="metrics_host", problem=problem)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM) if host else []
+    except OSError:
+        return False
+    return bool(found) and all(
+        ipaddress.ip_address(str(target[0]).partition("%")[0]).is_loopback for *_, target in found
+    )
