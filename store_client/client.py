@@ -94,7 +94,9 @@ class StoreClient:
         getter = Getter(self._cluster, self._nodes, self._workers, self.settings.verify_checksums)
         self._blocks = Blocks(self._cluster, self._book, putter, getter)
         self._rows = RowCalls(self._cluster, putter, getter)
-        self.admin = Admin(AdminParts(self._gate, self._cluster, self._nodes, hello, credentials, self._deadline_s))
+        self.admin = Admin(
+            AdminParts(self._gate, self._cluster, self._nodes, hello, credentials, self._deadline_s)
+        )
         """What operators ask."""
         self._objects = self._book.add(objects_keyspace(self.settings.tenant))
         self._own_segment = OwnSegment.start(self.settings) if self.settings.segment_size else None
