@@ -8,9 +8,10 @@ import os
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from moonpool.schemas.access import Identity, Role, token_digest
+from moonpool.schemas.config import MasterSettings, NodeSettings
 from moonpool.schemas.errors import ConfigError, Forbidden, Unauthorized
 from moonpool.schemas.messages import Hello, Message
 from moonpool.store_client.rpc.tls import ServerTls
@@ -114,23 +115,7 @@ def check_socket_peer(sock: Any) -> None:
         raise Unauthorized(detail=f"this socket serves user {os.geteuid()} and root, not user {uid}")
 
 
-class Door(Protocol):
-    """What the settings of every server have."""
-
-    @property
-    def tokens_file(self) -> str: ...
-
-    @property
-    def tls_cert(self) -> str: ...
-
-    @property
-    def tls_ca(self) -> str: ...
-
-    @property
-    def insecure(self) -> bool: ...
-
-
-def check_guarded(host: str, settings: Door) -> None:
+def check_guarded(host: str, settings: MasterSettings | NodeSettings) -> None:
     """Raises ConfigError where a server would listen beyond this host for everybody who comes."""
     guarded = settings.tokens_file or (settings.tls_cert and settings.tls_ca)
     if guarded or settings.insecure or is_loopback(host):
@@ -143,7 +128,7 @@ def check_guarded(host: str, settings: Door) -> None:
     raise ConfigError(source="settings", field="host", problem=problem)
 
 
-def check_page_guarded(host: str, settings: Door) -> None:
+def check_page_guarded(host: str, settings: MasterSettings | NodeSettings) -> None:
     """The same of a page that speaks plain HTTP, which knows tokens and no certificates. Raises ConfigError."""
     if settings.tokens_file or settings.insecure or is_loopback(host):
         return

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import socket
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
+from moonpool.schemas.config import ClientSettings, NodeSettings
 from moonpool.schemas.errors import ConfigError
 from moonpool.schemas.messages import Hello
 from moonpool.store_client.rpc.address import Address
@@ -18,28 +18,6 @@ from moonpool.store_client.rpc.tls import ClientTls
 log = logging.getLogger(__name__)
 
 TOKEN_BYTES_MAX = 1024
-
-
-class Caller(Protocol):
-    """What the settings of everybody who calls a server have."""
-
-    @property
-    def token(self) -> str: ...
-
-    @property
-    def token_file(self) -> str: ...
-
-    @property
-    def tls_ca(self) -> str: ...
-
-    @property
-    def tls_cert(self) -> str: ...
-
-    @property
-    def tls_key(self) -> str: ...
-
-    @property
-    def tls_verify_host(self) -> bool: ...
 
 
 class Credentials:
@@ -54,7 +32,7 @@ class Credentials:
             self._token = _read(self._file)
 
     @staticmethod
-    def of(settings: Caller) -> Credentials:
+    def of(settings: ClientSettings | NodeSettings) -> Credentials:
         """Raises ConfigError for settings that contradict each other and for files that can't be used."""
         if settings.token and settings.token_file:
             raise ConfigError(source="settings", field="token_file", problem="is set, and token as well")
