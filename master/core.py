@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from moonpool.master.ceiling import Asked
 from moonpool.master.eviction import EvictionPolicy
+from moonpool.master.evictions import Evictions
 from moonpool.master.nodes import Node, Nodes
 from moonpool.master.placement import choose
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.step import Step
+from moonpool.master.table import Table
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import InvalidParams, StaleEpoch
 from moonpool.schemas.messages import (
@@ -345,10 +348,25 @@ class MasterCore:
                     counts[f"put_{answer.name.lower()}"] += answers.count(answer)
         elif isinstance(message, (Remove, Clear)) and not message.dry_run:
             counts["removals"] += 1
+            if isinstance(reply, Removed):
+                counts["removed_blocks"] += reply.count
 
     def nodes(self) -> list[Node]:
         """Every node, lost ones too."""
         return self._nodes.all()
+
+    def tables(self) -> Iterator[tuple[int, Table]]:
+        """(shard, table) of every keyspace in every shard that is owned. To be read only."""
+        return self._shards.tables()
+
+    def ceiling(self) -> Asked:
+        """What was asked for, and the hit ratio that an infinite pool would have had."""
+        return self._shards.ceiling()
+
+    @property
+    def evictions(self) -> Evictions:
+        """What made room."""
+        return self._shards.evictions
 
     def status(self, now_s: float) -> dict[str, int | float | str]:
         """Flat facts for people and tests."""

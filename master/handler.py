@@ -58,6 +58,11 @@ class MasterHandler:
         """Clients and nodes that are connected."""
         return self._peers
 
+    @property
+    def confirmations(self) -> int:
+        """Drops that somebody waits for."""
+        return len(self._confirmations)
+
     # ------------------------------------------------------------ requests
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:

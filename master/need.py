@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from moonpool.master.chained import ChainedTable
 from moonpool.master.drops import DropBatch
+from moonpool.master.evictions import Evictions, Reason
 from moonpool.master.table import Table
 from moonpool.master.victims import Budget
 
@@ -25,9 +26,10 @@ class Room:
         now_s: float,
         offers: Mapping[Table, DropBatch],
         budget: Budget,
+        evictions: Evictions,
     ) -> None:
         self.freed_bytes = 0
-        self.rows = 0
+        self._evictions = evictions
         self._segment = segment
         self._want_bytes = want_bytes
         self._now_s = now_s
@@ -45,12 +47,12 @@ class Room:
         self._take_leaves(here)
         for table in here:
             while self._wanting() and (row := self._pop_dozing(table)) is not None:
-                self._evict(table, row)
+                self._evict(table, row, Reason.LEASED)
         for table in here:
             while self._wanting() and (rows := self._pop_trunk(table)) is not None:
                 for row in reversed(rows):
                     if table.hashes[row]:  # placeholders leave with the last row that hung on them
-                        self._evict(table, row)
+                        self._evict(table, row, Reason.BELOW_TRUNK)
                 self._take_leaves(here)
 
     def _take_leaves(self, tables: Sequence[Table]) -> None:
@@ -65,7 +67,7 @@ class Room:
             table = tables[index]
             rival = min((head[0] for head in heads[1:3]), default=None)  # the heap's second is among these
             while self._wanting() and (row := self._pop_leaf(table, rival)) is not None:
-                self._evict(table, row)
+                self._evict(table, row, Reason.LEAF)
             worth = table.candidates.first_worth(self._segment)
             if worth is None:
                 heapq.heappop(heads)
@@ -84,9 +86,10 @@ class Room:
     def _pop_trunk(self, table: Table) -> list[int] | None:
         return table.candidates.pop_trunk(self._segment, self._now_s, self._budget)
 
-    def _evict(self, table: Table, row: int) -> None:
+    def _evict(self, table: Table, row: int, reason: Reason) -> None:
         self.freed_bytes += table.bytes_on(row, self._segment)
-        self.rows += 1
+        self._evictions.evicted(reason, self._now_s - table.last_use_s[row])
+        table.traffic.evicted_blocks += 1
         table.policy.evicted(table.hashes[row], table.uses[row])
         if isinstance(table, ChainedTable):
             table.lift_use(row)

@@ -12,6 +12,7 @@ import numpy as np
 
 from moonpool.master import lookups, puts, removals
 from moonpool.master.bad_reports import BadReports
+from moonpool.master.ceiling import Ceiling
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW, view
 from moonpool.master.eviction import EvictionPolicy
@@ -32,11 +33,13 @@ from moonpool.schemas.messages import (
     Done,
     Locate,
     Match,
+    Matched,
     Message,
     Op,
     Pin,
     Presence,
     Probe,
+    Probed,
     PutAbandon,
     PutStart,
     PutStarted,
@@ -46,7 +49,7 @@ from moonpool.schemas.messages import (
     ReportBad,
     Unpin,
 )
-from moonpool.schemas.packed import split_hashes
+from moonpool.schemas.packed import split_hashes, u64s
 
 SWEEP_ROWS_A_TICK = 65536
 SWEEP_ROWS_AT_ONCE = 16384
@@ -55,6 +58,10 @@ ROWS_A_TICK = 4096
 
 class ShardIndex(Protocol):
     """All that a core does with a shard. Raises MoonpoolError for refusals, before anything has changed."""
+
+    tables: dict[bytes, Table]
+    """By keyspace. Others read them only."""
+    ceiling: Ceiling
 
     @property
     def promised(self) -> Mapping[int, int]:
@@ -136,6 +143,7 @@ class Shard:
     def __init__(self, policy: EvictionPolicy) -> None:
         self.tables: dict[bytes, Table] = {}
         self.promises = Promises()
+        self.ceiling = Ceiling()
         self._policy = policy
         self._bad_reports = BadReports()
         self._sweeps = Sweeps()
@@ -190,7 +198,19 @@ class Shard:
         if isinstance(message, PutStart):
             return self._put_start(message, step)
         handler = self._handlers[type(message)]
-        return handler(self.table(message.keyspace), message, step)  # type: ignore[attr-defined]
+        table = self.table(message.keyspace)  # type: ignore[attr-defined]
+        reply = handler(table, message, step)
+        if isinstance(message, Probe) and isinstance(reply, Probed):
+            self._note_probe(table, message, reply)
+        elif isinstance(reply, Matched):  # of the gap that a probe has left
+            table.traffic.hit_blocks += sum(reply.ready)
+        return reply
+
+    def _note_probe(self, table: Table, message: Probe, reply: Probed) -> None:
+        table.traffic.asked(message.runs, reply.ready)
+        if message.sample_mask >= 0:
+            salt = int.from_bytes(table.keyspace[:8], "little")
+            self.ceiling.asked(u64s(message.sample), message.sample_mask, salt)
 
     def _put_start(self, message: PutStart, step: Step) -> PutStarted:
         tables = [self.table(item.keyspace) for item in message.items]
@@ -235,7 +255,8 @@ class Shard:
         count = int(np.count_nonzero(view(table.committed))) if len(table) else 0
         if message.dry_run:
             return Removed(count, 0, [])
-        self.tables[message.keyspace] = self._make_table(table.spec)
+        fresh = self.tables[message.keyspace] = self._make_table(table.spec)
+        fresh.traffic = table.traffic
         return Removed(count, 0, [])
 
     def _pin(self, table: Table, message: Pin, step: Step) -> Done:
@@ -292,6 +313,7 @@ class Shard:
     def tick(self, step: Step) -> None:
         """See ShardIndex."""
         self.promises.expire(step.now_s)
+        self.ceiling.study()
         rows_max = max(1, round(ROWS_A_TICK * step.share))
         self._sweeps.run(self.tables, round(SWEEP_ROWS_A_TICK * step.share), step.now_s)
         for key in self._bad_reports.overdue(step.now_s):
@@ -327,6 +349,7 @@ class Shard:
     def validate(self) -> None:
         """See ShardIndex."""
         self.promises.validate()
+        self.ceiling.validate()
         for table in self.tables.values():
             validate_table(table)
 
@@ -343,5 +366,10 @@ class Shard:
             "pins": sum(len(table.pins) for table in tables),
             "promises": len(self.promises),
             "checks_waiting": len(self._bad_reports),
+            "doubted_blocks": sum(len(table.doubted) for table in tables),
+            "doomed_blocks": sum(len(table.doomed) for table in tables),
+            "sweeps_waiting": len(self._sweeps),
+            "swept_lost_copies": self._sweeps.lost_copies,
+            "swept_unnamed_copies": self._sweeps.unnamed_copies,
             "index_bytes": sum(table.columns.size_bytes() + table.rows.size_bytes() for table in tables),
         }

@@ -8,11 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moonpool.master.ceiling import Asked, Ceiling
 from moonpool.master.eviction import EvictionPolicy
+from moonpool.master.evictions import Evictions
 from moonpool.master.need import Room, next_age_ms
 from moonpool.master.policy_adaptive import AdaptiveCredit
 from moonpool.master.shard import Shard, ShardIndex
 from moonpool.master.step import Step
+from moonpool.master.table import Table
 from moonpool.master.victims import Budget
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, NotFound, Overloaded, WrongShard
 from moonpool.schemas.keyspace import KeyspaceSpec
@@ -22,6 +25,20 @@ from moonpool.schemas.runs import SHARDS_MAX
 
 KEYSPACES_MAX = 4096
 NEED_ROWS_MAX = 4096
+SUMS = (
+    "rows",
+    "copies",
+    "pins",
+    "promises",
+    "checks_waiting",
+    "doubted_blocks",
+    "doomed_blocks",
+    "sweeps_waiting",
+    "swept_lost_copies",
+    "swept_unnamed_copies",
+    "index_bytes",
+)
+"""Facts that are there with no shard too."""
 
 StepOf = Callable[[int], Step]
 """A step of that shard."""
@@ -53,7 +70,7 @@ class ShardSet:
         self._shards: dict[int, ShardIndex] = {}
         self._epochs: dict[int, int] = {}
         self._specs: dict[bytes, KeyspaceSpec] = {}
-        self._evicted_rows = 0
+        self.evictions = Evictions()
 
     # ------------------------------------------------------------ ownership
 
@@ -176,9 +193,8 @@ class ShardSet:
         tables = list(offers)
         self._policy.full(sum(map(len, tables)))
         self._policy.study()
-        room = Room(segment, want_bytes, now_s, offers, Budget(NEED_ROWS_MAX))
+        room = Room(segment, want_bytes, now_s, offers, Budget(NEED_ROWS_MAX), self.evictions)
         room.make()
-        self._evicted_rows += room.rows
         drops = [drop for step in steps.values() for drop in step.drops.take(segment)]
         age_ms = next_age_ms(tables, segment, now_s)
         return Evicted(drops, room.freed_bytes, age_ms, list(steps.values()))
@@ -224,17 +240,25 @@ class ShardSet:
 
     # ------------------------------------------------------------ facts
 
+    def tables(self) -> Iterator[tuple[int, Table]]:
+        """(shard, table) of every keyspace. To be read only."""
+        for shard, index in self._shards.items():
+            for table in index.tables.values():
+                yield shard, table
+
+    def ceiling(self) -> Asked:
+        """Of all shards together."""
+        return Ceiling.over([index.ceiling for index in self._shards.values()])
+
     def facts(self) -> dict[str, int | float | str]:
         """Sizes and counters of all shards together."""
-        sums: Counter[str] = Counter(
-            dict.fromkeys(("rows", "copies", "pins", "promises", "checks_waiting", "index_bytes"), 0)
-        )
+        sums: Counter[str] = Counter(dict.fromkeys(SUMS, 0))
         for index in self._shards.values():
             sums.update(index.facts())
         return {
             "keyspaces": len(self._specs),
             **sums,
-            "evicted_rows": self._evicted_rows,
+            "evicted_rows": self.evictions.rows,
             **self._policy.facts(),
         }
 

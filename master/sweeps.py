@@ -29,6 +29,11 @@ class Sweeps:
 
     def __init__(self) -> None:
         self._sweeps: deque[_Sweep] = deque()
+        self.lost_copies = 0
+        self.unnamed_copies = 0
+
+    def __len__(self) -> int:
+        return len(self._sweeps)
 
     def start(self, segment: int, tables: Iterable[Table], unnamed: bool) -> None:
         """`unnamed`: an inventory has ended. Otherwise the segment is lost."""
@@ -55,7 +60,12 @@ class Sweeps:
                 if table is not None and sweep.unnamed:
                     table.end_inventory(sweep.segment)
                 continue
-            copies -= _drop_slice(table, sweep, now_s)
+            dropped = _drop_slice(table, sweep, now_s)
+            copies -= dropped
+            if sweep.unnamed:
+                self.unnamed_copies += dropped
+            else:
+                self.lost_copies += dropped
             sweep.next_row += ROWS_A_SLICE
             rows -= ROWS_A_SLICE
 

@@ -21,6 +21,7 @@ from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import SAME_USE_S, USES_MAX, EvictionPolicy
 from moonpool.master.pins import Pins
+from moonpool.master.traffic import Traffic
 from moonpool.master.victims import UNREADY_S, Candidates
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import I64, U16
@@ -67,6 +68,7 @@ class Table(ABC):
         self.pins = Pins()
         self.copies: dict[int, int] = {}  # segment -> copies on it
         self.marks: dict[int, bytearray] = {}  # segment -> cells that its inventory under way has named
+        self.traffic = Traffic()
         self.policy = policy
         self.candidates = Candidates(self, policy)
 

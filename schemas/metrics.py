@@ -38,23 +38,60 @@ def _histogram(text: str, *labels: str) -> Metric:
     return Metric(MetricKind.HISTOGRAM, text, labels)
 
 
+_KEYSPACE = ("tenant", "keyspace", "model")
+
 MASTER_METRICS: dict[str, Metric] = {
+    # calls
     "moonpool_master_rpc_seconds": _histogram("time in which a call was answered", "call"),
     "moonpool_master_rpc_failures_total": _counter("calls that were answered by an error", "call"),
     "moonpool_master_connections": _gauge("connections of clients and nodes"),
+    "moonpool_master_queue_length": _gauge("what waits in the master's own queues", "queue"),
     "moonpool_master_epoch": _gauge("the master's epoch"),
-    "moonpool_master_shards": _gauge("shards of the index"),
+    # hits
+    "moonpool_master_match_requests_total": _counter("lookups of prefixes", *_KEYSPACE),
+    "moonpool_master_asked_blocks_total": _counter("blocks that lookups asked for", *_KEYSPACE),
+    "moonpool_master_hit_blocks_total": _counter("blocks that were there, with all before them", *_KEYSPACE),
+    "moonpool_master_asked_tokens_total": _counter("tokens in the blocks asked for", *_KEYSPACE),
+    "moonpool_master_hit_tokens_total": _counter("tokens in the blocks that were there", *_KEYSPACE),
+    "moonpool_master_ceiling_asked_blocks_total": _counter("blocks asked for, in the ceiling's sample"),
+    "moonpool_master_ceiling_distinct_blocks_total": _counter("how many of those were distinct, estimated"),
+    "moonpool_master_ceiling_ratio": _gauge("hit ratio that an infinite pool would have had since the start"),
+    # nodes
     "moonpool_master_nodes": _gauge("nodes by state", "state"),
     "moonpool_master_node_up": _gauge("1 while the node may be read and written", "node"),
     "moonpool_master_node_capacity_bytes": _gauge("size of the node's segment", "node"),
     "moonpool_master_node_free_bytes": _gauge("free bytes of the node's segment, as last heard", "node"),
+    "moonpool_master_node_watermark_bytes": _gauge(
+        "used bytes at which eviction starts (high) and down to which it goes (low)", "node", "watermark"
+    ),
+    "moonpool_master_node_silence_seconds": _gauge("time since the node was heard", "node"),
+    "moonpool_master_recovery_ratio": _gauge("share of nodes, but lost ones, whose inventory is complete"),
+    # the index
+    "moonpool_master_shards": _gauge("shards of the index"),
     "moonpool_master_keyspaces": _gauge("keyspaces known"),
+    "moonpool_master_keyspace_blocks": _gauge("blocks of the keyspace in the index", *_KEYSPACE),
+    "moonpool_master_keyspace_bytes": _gauge("payload bytes of the keyspace; 0 where sizes vary", *_KEYSPACE),
     "moonpool_master_blocks": _gauge("blocks in the index, those that are only written in part too"),
     "moonpool_master_copies": _gauge("copies of blocks' shards in the index"),
     "moonpool_master_index_bytes": _gauge("memory of the index, without hashes"),
-    "moonpool_master_put_answers_total": _counter("blocks that writers asked about, by answer", "answer"),
+    "moonpool_master_leased_blocks": _gauge(
+        "blocks whose own lease runs (a sample, where there are many blocks)"
+    ),
+    "moonpool_master_pinned_blocks": _gauge("pinned blocks"),
+    "moonpool_master_quarantined_blocks": _gauge(
+        "blocks of which a copy was reported bad and is being checked"
+    ),
+    # what leaves
+    "moonpool_master_evicted_blocks_total": _counter("blocks that made room", "reason"),
+    "moonpool_master_evicted_age_seconds": _histogram("time since the last use of blocks that made room"),
+    "moonpool_master_removed_blocks_total": _counter("blocks that somebody removed"),
+    "moonpool_master_lost_copies_total": _counter(
+        "copies that went with their node, or were not found", "reason"
+    ),
     "moonpool_master_removals_total": _counter("Remove and Clear calls"),
     "moonpool_master_needs_total": _counter("calls of nodes for room"),
+    # what comes
+    "moonpool_master_put_answers_total": _counter("blocks that writers asked about, by answer", "answer"),
 }
 
 NODE_METRICS: dict[str, Metric] = {
@@ -65,6 +102,32 @@ NODE_METRICS: dict[str, Metric] = {
     "moonpool_node_free_bytes": _gauge("bytes that may still be written"),
     "moonpool_node_high_watermark_bytes": _gauge("used bytes at which eviction starts"),
     "moonpool_node_low_watermark_bytes": _gauge("used bytes down to which it goes"),
+    "moonpool_node_pages": _gauge("pages, free ones and those that serve a slot size", "state"),
+    "moonpool_node_objects": _gauge("slots that hold an object, or are being written", "state"),
+    "moonpool_node_transfer_bytes_total": _counter(
+        "payload bytes; reads through shared memory are seen by their clients alone", "transport", "direction"
+    ),
+    "moonpool_node_committed_blocks_total": _counter("blocks written"),
+    "moonpool_node_dropped_blocks_total": _counter(
+        "blocks not kept: no space, removed while they were written (gone)", "reason"
+    ),
+    "moonpool_node_revoked_puts_total": _counter("puts given up by their writers"),
+    "moonpool_node_evicted_bytes_total": _counter("bytes freed by the master's victims"),
+    "moonpool_node_waited_begins_total": _counter("puts that had to wait for space"),
+    "moonpool_node_emptied_pages_total": _counter("pages emptied for another slot size"),
+    "moonpool_node_sessions": _gauge("local writers"),
+    "moonpool_node_lanes": _gauge("tcp data connections"),
+    "moonpool_node_refused_lanes_total": _counter("tcp data connections refused: too many"),
+    "moonpool_node_quarantined_blocks": _gauge(
+        "landing blocks of failed transfers, not used again for a while"
+    ),
+    "moonpool_node_queue_length": _gauge("what waits in the node's own queues", "queue"),
+    "moonpool_node_checksums_total": _counter(
+        "checksums computed, or skipped as there were too many", "outcome"
+    ),
+    "moonpool_node_report_streams_total": _counter("report streams begun: each is a full inventory"),
+    "moonpool_node_master_connected": _gauge("1 while a master takes this node's reports"),
+    "moonpool_node_stale_orders_total": _counter("orders of deposed masters, refused"),
 }
 
 

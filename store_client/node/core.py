@@ -60,7 +60,9 @@ class NodeCore:
         self.shards = SHARDS_MAX
         self.reported: dict[int, int] = {}
         """What a commit that answers now waits for until it is visible: by shard a serial of its report stream."""
-        self.counters = dict.fromkeys(("blocks_committed", "blocks_gone", "puts_revoked", "no_space"), 0)
+        self.counters = dict.fromkeys(
+            ("blocks_committed", "blocks_gone", "puts_revoked", "no_space", "local_bytes"), 0
+        )
         self._sink = sink
         self._last_serials: dict[int, int] = {}
         self._annex = Annex(memory.buffer)
@@ -250,7 +252,10 @@ class NodeCore:
             self.slots.headers.turn(rows, words_of(SlotState.COMMITTED, generations))
             self.slots.committed += len(blocks)
             self.counters["blocks_committed"] += len(blocks)
-            for shard, op in entries(self.slots.headers.snapshot(rows), slots, self.keyspaces):
+            headers = self.slots.headers.snapshot(rows)
+            if put.session != LANES:
+                self.counters["local_bytes"] += int(headers["length"].sum())
+            for shard, op in entries(headers, slots, self.keyspaces):
                 self.reported[shard] = self._last_serials[shard] = self._sink.emit(op, shard)
             self._sink.written(slots, generations)
         return put.statuses.tobytes()

@@ -13,8 +13,36 @@ _NUMBERS = {
     "moonpool_node_free_bytes": "free_bytes",
     "moonpool_node_high_watermark_bytes": "high_watermark_bytes",
     "moonpool_node_low_watermark_bytes": "low_watermark_bytes",
+    "moonpool_node_committed_blocks_total": "blocks_committed",
+    "moonpool_node_revoked_puts_total": "puts_revoked",
+    "moonpool_node_evicted_bytes_total": "evicted_bytes",
+    "moonpool_node_waited_begins_total": "begins_waited",
+    "moonpool_node_emptied_pages_total": "pages_emptied",
+    "moonpool_node_sessions": "sessions",
+    "moonpool_node_lanes": "lanes",
+    "moonpool_node_refused_lanes_total": "lanes_refused",
+    "moonpool_node_quarantined_blocks": "pull_blocks_given_up",
+    "moonpool_node_report_streams_total": "streams_started",
+    "moonpool_node_master_connected": "master_connected",
+    "moonpool_node_stale_orders_total": "stale_pushes",
 }
-"""Metrics that are one number of the node's each."""
+"""Metrics that are one number of the node's each; 0 where a part that counts it isn't there."""
+
+_LABELLED: dict[str, dict[tuple[str, ...], str]] = {
+    "moonpool_node_objects": {("committed",): "objects", ("writing",): "objects_writing"},
+    "moonpool_node_transfer_bytes_total": {
+        ("shm", "write"): "local_bytes",
+        ("tcp", "write"): "lane_bytes_written",
+        ("tcp", "read"): "lane_bytes_read",
+        ("mooncake", "write"): "pull_bytes",
+    },
+    "moonpool_node_dropped_blocks_total": {("no_space",): "no_space", ("gone",): "blocks_gone"},
+    "moonpool_node_queue_length": {
+        ("report_rows",): "report_rows_queued",
+        ("checksums",): "checksums_queued",
+    },
+    "moonpool_node_checksums_total": {("computed",): "checksums_computed", ("skipped",): "checksums_skipped"},
+}
 
 
 def node_samples(numbers: Mapping[str, int | float], doors: Mapping[str, CallTimings]) -> Samples:
@@ -22,6 +50,12 @@ def node_samples(numbers: Mapping[str, int | float], doors: Mapping[str, CallTim
     samples = Samples(NODE_METRICS)
     for name, number in _NUMBERS.items():
         samples.add(name, numbers.get(number, 0))
+    for name, by_labels in _LABELLED.items():
+        for labels, number in by_labels.items():
+            samples.add(name, numbers.get(number, 0), *labels)
+    free = numbers["pages_free"]
+    samples.add("moonpool_node_pages", free, "free")
+    samples.add("moonpool_node_pages", numbers["pages"] - free, "used")
     for door, timings in doors.items():
         for call, histogram in timings.by_call.items():
             samples.add_histogram("moonpool_node_rpc_seconds", histogram, call, door)

@@ -10,10 +10,15 @@ from collections.abc import Mapping
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.processes import MasterProcess, NodeProcess
-from support.rest_master import RestMaster
+from support.report_node import KEYSPACE, SPEC
+from support.rest_master import HASHES, RestMaster, real_chain
 
+from moonpool.master.metrics import KEYSPACES_MAX
+from moonpool.master.traffic import Traffic
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.histogram import Log2Histogram
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind
+from moonpool.schemas.messages import Need, ProbedRun, Victims
 from moonpool.schemas.metrics import MASTER_METRICS, NODE_METRICS, Metric, MetricKind, Samples
 from moonpool.store_client import StoreClient
 from moonpool.store_client.cli.serve import port_to_serve
@@ -23,11 +28,11 @@ OTHERS = ("process_", "python_")
 
 
 def values(page: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    """(sample, label values) -> value. Fails on a page that Prometheus would refuse."""
+    """(sample, label values in the order of labels' names) -> value. Fails on a page that Prometheus would refuse."""
     found: dict[tuple[str, tuple[str, ...]], float] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
-            key = sample.name, tuple(sample.labels.values())
+            key = sample.name, tuple(value for _, value in sorted(sample.labels.items()))
             assert key not in found, f"{key} twice"
             found[key] = sample.value
     return found
@@ -80,6 +85,61 @@ def test_a_master_exports_its_table() -> None:
     assert found["moonpool_master_rpc_seconds_count", ("Announce",)] == 1
 
 
+MATCHES = (10, 10, 5)
+"""Blocks asked for, one match each; 10 are there."""
+
+
+def test_hits_and_their_ceiling() -> None:
+    with RestMaster() as master:
+        with StoreClient(ClientSettings(master=master.address)) as client:
+            client.register_keyspace(SPEC)
+            for count in MATCHES:
+                assert client.match(KEYSPACE, HASHES[:count]) == count
+            assert client.match(KEYSPACE, real_chain(4, "other")) == 0
+
+        def studied() -> dict[tuple[str, tuple[str, ...]], float]:
+            return values(master.client().get("/metrics").text)
+
+        end_s = time.monotonic() + 20
+        while (found := studied())["moonpool_master_ceiling_asked_blocks_total", ()] < 29:
+            assert time.monotonic() < end_s
+    labels = (KEYSPACE.hex()[:12], "model", "default")
+    assert found["moonpool_master_match_requests_total", labels] == 4
+    assert found["moonpool_master_asked_blocks_total", labels] == 29
+    assert found["moonpool_master_hit_blocks_total", labels] == 25
+    assert found["moonpool_master_ceiling_distinct_blocks_total", ()] == pytest.approx(14, abs=0.1)
+    assert found["moonpool_master_ceiling_ratio", ()] == pytest.approx(15 / 29, abs=0.01)
+    assert found["moonpool_master_leased_blocks", ()] >= 1
+
+
+def test_a_gap_ends_what_counts_as_hits() -> None:
+    traffic = Traffic()
+    runs = [ProbedRun(first, count, 32, b"") for first, count in ((0, 64), (64, 448), (512, 10))]
+    traffic.asked(runs, [64, 100, 10])
+    assert (traffic.asked_blocks, traffic.hit_blocks, traffic.requests) == (522, 164, 1)
+
+
+def test_many_keyspaces_are_summed_up() -> None:
+    with RestMaster() as master:
+        with StoreClient(ClientSettings(master=master.address)) as client:
+            for index in range(KEYSPACES_MAX + 5):
+                client.register_keyspace(KeyspaceSpec(kind=Kind.CHAINED, name=f"m{index}", shard_bytes=(1,)))
+        found = values(master.client().get("/metrics").text)
+    requests = [labels for name, labels in found if name == "moonpool_master_match_requests_total"]
+    assert len(requests) == KEYSPACES_MAX + 1
+    assert found["moonpool_master_keyspaces", ()] == KEYSPACES_MAX + 6
+
+
+def test_evictions_are_counted_with_reason_and_age() -> None:
+    with RestMaster() as master:
+        need = Need(master.node.segment, master.node.epoch, 2 * 4096)
+        answer = master.run(master.node.connection.call(need, 5))
+        assert isinstance(answer, Victims) and answer.freed_bytes == 2 * 4096
+        found = values(master.client().get("/metrics").text)
+    assert found["moonpool_master_evicted_blocks_total", ("leaf",)] == 2
+    assert found["moonpool_master_evicted_age_seconds_count", ()] == 2
+
+
 def test_a_node_exports_its_table() -> None:
     port = port_to_serve("127.0.0.1", 0)
     with MasterProcess() as master, NodeProcess(master, metrics_port=port) as node:
@@ -95,3 +155,4 @@ def test_a_node_exports_its_table() -> None:
     found = values(page)
     assert found["moonpool_node_capacity_bytes", ()] >= 64 << 20
     assert found["moonpool_node_rpc_seconds_count", ("Begin", "unix")] >= 1
+    assert found["moonpool_node_transfer_bytes_total", ("write", "shm")] >= len(b"value")
