@@ -60,7 +60,7 @@ def fill(table: Table, blocks: int, seed: int = 0) -> None:
             )
             slot += count
             segment = rng.choice(list(NAMES))
-            commit(table, segment, read_entries(entries, table.spec), USABLE, 1.0, DropBatch())
+            commit(table, segment, read_entries(entries, table.spec), USABLE, 1.0, DropBatch(0))
         done += length
 
 
@@ -84,7 +84,7 @@ def again(table: Table, records: list[bytes]) -> tuple[Table, dict[int, bytes]]:
         for part in decode_chunk(data, table.spec):
             index = indices.setdefault(part.segment, len(indices))
             assert part.node == part.segment.decode().replace("segment", "node")
-            commit(fresh, index, read_entries(part.entries, fresh.spec), USABLE, 1.0, DropBatch())
+            commit(fresh, index, read_entries(part.entries, fresh.spec), USABLE, 1.0, DropBatch(0))
     return fresh, {index: segment for segment, index in indices.items()}
 
 
@@ -123,7 +123,7 @@ def test_a_row_costs_little_more_than_its_hash() -> None:
         table.keyspace, pack_u16([0] * 4096), pack_u32(numbers), b"".join(hashes),
         b"".join([bytes(16), *hashes[:-1]]), pack_u32(numbers), pack_u64(range(1000, 5096)), pack_u64([4096] * 4096),
     )  # fmt: skip
-    commit(table, 7, read_entries(entries, table.spec), USABLE, 1.0, DropBatch())
+    commit(table, 7, read_entries(entries, table.spec), USABLE, 1.0, DropBatch(0))
     assert sum(map(len, chunks(table))) < 4096 * 18
     assert max(map(len, chunks(table))) < CELLS_MAX * 40
 
@@ -196,13 +196,13 @@ def test_the_log_never_grows_beyond_the_index() -> None:
     for seed in range(1, 11):
         for block_hash, row in list(table.rows.items()):
             assert row != NO_ROW and block_hash
-            table.discard(row, 2.0, DropBatch())
+            table.discard(row, 2.0, DropBatch(0))
         fill(table, 2000, seed)
         passes.run()
         assert len(passes.stored) <= keys + 1
         assert sum(map(len, passes.stored.values())) < 1.3 * size  # slots of reused rows lie less in order
     for _, row in list(table.rows.items()):
-        table.discard(row, 2.0, DropBatch())
+        table.discard(row, 2.0, DropBatch(0))
     passes.run()
     assert passes.stored == {}
 
