@@ -25,6 +25,7 @@ from moonpool.schemas.metrics import MASTER_METRICS, NODE_METRICS, Metric
 from moonpool.schemas.units import format_size
 from moonpool.store_client.cli.failures import EXIT_CODES, exit_code_of
 from moonpool.store_client.cli.main import app
+from moonpool.store_client.doctor.findings import CHECKS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -155,6 +156,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "node-metrics": lambda: metrics_table(NODE_METRICS),
     "connector-metrics": connector_metrics_table,
     "endpoints": endpoints_table,
+    "doctor": lambda: table(
+        ("check", "what it looks at"), ((f"`{name}`", what) for name, what in CHECKS.items())
+    ),
     "exit-codes": lambda: table(("exit code", "meaning"), EXIT_CODES.items()),
 }
 

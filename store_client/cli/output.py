@@ -8,7 +8,10 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 PLAIN_WIDTH = 100
 """Columns where no terminal is near."""
@@ -27,7 +30,6 @@ def print_json(document: Any) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on stdout, no wider than the terminal. Cells are shown as they are: no markup is read in them."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -36,9 +38,17 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
-    console = Console(width=width())
+    print_lines([table])
+
+
+def print_lines(lines: Iterable[RenderableType]) -> None:
+    """Anything that rich can show, on stdout, no wider than the terminal."""
+    from rich.console import Console
+
+    console = Console(width=width(), highlight=False)
     with console.capture() as captured:
-        console.print(table)
+        for line in lines:
+            console.print(line)
     write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
