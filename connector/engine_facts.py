@@ -22,6 +22,9 @@ UNSTABLE_ROPE = frozenset({"longrope", "su", "dynamic"})
 """Rope types whose keys depend on the engine's longest sequence."""
 NOT_OF_THE_MODEL = frozenset({"_name_or_path", "transformers_version", "_commit_hash"})
 
+KEPT_STATES = frozenset({"align", "all"})
+"""vLLM's ways to cache states that leave a snapshot at block boundaries. With "none" there is only the running one."""
+
 log = logging.getLogger(__name__)
 
 
@@ -161,6 +164,8 @@ def _group(index: int, spec: Any, dcp: int) -> Group | None:
     if "SlidingWindowSpec" in names:
         span = int(spec.sliding_window) - 1 + int(getattr(spec, "extra_retained_tokens", 0))
         return Group(index, GroupKind.WINDOW, tokens, span)
+    if _is_state(spec) and getattr(spec, "mamba_cache_mode", "none") in KEPT_STATES:
+        return Group(index, GroupKind.STATE, tokens)
     if "ChunkedLocalAttentionSpec" in names:
         return Group(index, GroupKind.CHUNK, tokens, int(spec.attention_chunk_size))
     unlike = {"RSWASpec", "SinkFullAttentionSpec", "HiddenStateCacheSpec", "CrossAttentionSpec"}
@@ -189,10 +194,16 @@ def _replicas(vllm_config: Any, kv_cache_config: Any, parallel: Parallel) -> int
         return int(known)
     if parallel.decode_context > 1:
         return 1
+    if any(_is_state(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups):
+        return 1  # states are cut up among all ranks, whatever the attention heads are
     model = vllm_config.model_config
     if getattr(model, "use_mla", False):
         return parallel.tensor
     return max(1, parallel.tensor // int(model.get_total_num_kv_heads()))
+
+
+def _is_state(spec: Any) -> bool:
+    return any(kind.__name__ == "MambaSpec" for kind in type(spec).__mro__)
 
 
 def _speculative(config: Any) -> str:

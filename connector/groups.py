@@ -1,7 +1,8 @@
 """KV cache groups, and the longest prefix that all of them can serve.
 
 vLLM keeps one block table a group. A full-attention layer needs every block before the next token; a sliding
-window, a chunk or a state needs only the last few, which is why their keyspaces are flat.
+window or a chunk needs only the last few, a state the one snapshot where the prefix ends, which is why their keyspaces
+are flat.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class GroupKind(StrEnum):
     FULL = "full"
     WINDOW = "window"
     CHUNK = "chunk"
+    STATE = "state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Group:
             return max(0, tokens - self.span_tokens) // self.block_tokens
         if self.kind is GroupKind.CHUNK:
             return tokens // self.span_tokens * self.span_tokens // self.block_tokens
+        if self.kind is GroupKind.STATE:
+            return max(0, tokens // self.block_tokens - 1)
         return 0
 
 
@@ -97,7 +101,7 @@ class GroupPlan:
             if isinstance(found, int):
                 limit = min(limit, max(0, found - self.proof_blocks) * group.block_tokens)
             else:
-                limit = min(limit, (len(found) - self.proof_blocks) * group.block_tokens)
+                limit = min(limit, (len(found) - self._proof_of(group)) * group.block_tokens)
                 gaps = np.zeros(len(found) + 1, dtype=np.int64)
                 np.cumsum(~np.asarray(found, dtype=np.bool_), out=gaps[1:])
                 missing.append((group, gaps))
@@ -109,5 +113,9 @@ class GroupPlan:
 
     def _complete(self, group: Group, gaps: I64, tokens: int) -> bool:
         """Whether no block that the group needs after `tokens` tokens is missing; `gaps` counts them up."""
-        end = tokens // group.block_tokens + self.proof_blocks
+        end = tokens // group.block_tokens + self._proof_of(group)
         return bool(gaps[end] == gaps[group.first_needed(tokens)])
+
+    def _proof_of(self, group: Group) -> int:
+        """A state is of the model alone, and the snapshot after the hit's need not exist."""
+        return 0 if group.kind is GroupKind.STATE else self.proof_blocks

@@ -31,6 +31,14 @@ class BlockPoolHolder:
         """See BlockHolder."""
         return int(self._pool.num_gpu_blocks) if self.bound else 0
 
+    def holds_state(self, block_id: int, tokens: int) -> bool:
+        """See BlockHolder. vLLM names a block by its hash only where it holds what the hash says."""
+        block = self._pool.blocks[block_id]
+        return block.block_hash is not None and getattr(block, "block_hash_num_tokens", tokens) in (
+            tokens,
+            None,
+        )
+
     def hold(self, block_ids: Sequence[int]) -> None:
         """See BlockHolder."""
         self._pool.touch([self._pool.blocks[block] for block in block_ids])

@@ -9,7 +9,7 @@ from typing import Protocol
 from moonpool.connector.counters import Counters
 from moonpool.connector.expiring import ExpiringSet
 from moonpool.connector.gate import SaveGate
-from moonpool.connector.groups import Group, GroupPlan
+from moonpool.connector.groups import Group, GroupKind, GroupPlan
 from moonpool.connector.records import JobOutcome, SaveJob, Span, Transfer
 from moonpool.connector.tracked import BlockTable, Tracked
 from moonpool.schemas.config import ConnectorSettings
@@ -34,6 +34,11 @@ class BlockHolder(Protocol):
     @property
     def capacity(self) -> int:
         """Blocks in all."""
+        ...
+
+    def holds_state(self, block_id: int, tokens: int) -> bool:
+        """Whether a block of a state group holds the state after so many tokens of its request, once this step is
+        done. It may also be a running state, which is of no use to anyone else."""
         ...
 
     def hold(self, block_ids: Sequence[int]) -> None:
@@ -191,7 +196,7 @@ class SavePlanner:
         start = -1
         position = first
         while position < end:
-            absent = ids[position] == null
+            absent = ids[position] == null or not self._complete(group, ids[position], position)
             if absent and group.chained:
                 break  # nothing after a gap could be found again
             if absent or self.seen.holds(digest + chain[position], now_s):
@@ -208,6 +213,11 @@ class SavePlanner:
             stretches.append((start, position - start))
         tracked.saved[number] = position
         return stretches
+
+    def _complete(self, group: Group, block_id: int, position: int) -> bool:
+        """Whether a full block's bytes are those of its hash."""
+        tokens = (position + 1) * group.block_tokens
+        return group.kind is not GroupKind.STATE or self._holder.holds_state(block_id, tokens)
 
     def _judge(self, job: _Job, outcome: JobOutcome, now_s: float) -> None:
         """Opens or closes the gate."""

@@ -42,7 +42,10 @@ def by_definition(plan: GroupPlan, ready: Sequence[int | list[bool]], tokens: in
             continue
         for group, found in zip(plan.groups, ready, strict=True):
             there = [True] * found if isinstance(found, int) else found
-            wanted = range(group.first_needed(length), length // group.block_tokens + plan.proof_blocks)
+            end = length // group.block_tokens
+            wanted = range(group.first_needed(length), end + plan.proof_blocks)
+            if group.kind is GroupKind.STATE:
+                wanted = range(end - 1, end)
             if not all(at < len(there) and there[at] for at in wanted):
                 break
         else:
@@ -57,11 +60,13 @@ def test_longest_hit(case: tuple[GroupPlan, list[int | list[bool]], int]) -> Non
     assert plan.longest_hit(ready, tokens) == by_definition(plan, ready, tokens)
 
 
-def test_what_a_window_and_a_chunk_need() -> None:
+def test_what_a_window_a_chunk_and_a_state_need() -> None:
     window = Group(0, GroupKind.WINDOW, 4, 9)
     assert [window.first_needed(n) for n in (0, 9, 12, 13, 16, 17)] == [0, 0, 0, 1, 1, 2]
     chunk = Group(0, GroupKind.CHUNK, 4, 8)
     assert [chunk.first_needed(n) for n in (0, 7, 8, 15, 16)] == [0, 0, 2, 2, 4]
+    state = Group(0, GroupKind.STATE, 4)
+    assert [state.first_needed(n) for n in (0, 4, 8, 16)] == [0, 0, 1, 3]
 
 
 def test_a_coarse_block_is_named_by_its_last_hash() -> None:

@@ -96,6 +96,10 @@ class Blocks:
         self.cached: dict[tuple[int, bytes], int] = {}
         self.scribble = scribble
 
+    def holds_state(self, block_id: int, tokens: int) -> bool:
+        """These engines have no states."""
+        raise AssertionError(block_id, tokens)
+
     def hold(self, block_ids: Any) -> None:
         """One more reference each."""
         for block in block_ids:

@@ -7,8 +7,9 @@ from pathlib import Path
 VOCABULARY = 512
 
 
-def make_tiny_model(folder: Path, *, seed: int = 0, window: int = 0) -> Path:
-    """A two-layer Llama, or with `window` a four-layer Gemma 3 whose layers alternate sliding and full attention.
+def make_tiny_model(folder: Path, *, seed: int = 0, window: int = 0, states: bool = False) -> Path:
+    """A two-layer Llama; with `window` a four-layer Gemma 3 whose layers alternate sliding and full attention; with
+    `states` a four-layer LFM2 whose layers alternate a short convolution, which keeps a state, and full attention.
 
     Weights are wide (deviation 0.2), so that answers depend on every token of the prompt: a wrong or missing block
     of KV changes them.
@@ -38,6 +39,19 @@ def make_tiny_model(folder: Path, *, seed: int = 0, window: int = 0) -> Path:
             **shape, num_hidden_layers=4, sliding_window=window, layer_types=layers, query_pre_attn_scalar=64
         )
         model = transformers.Gemma3ForCausalLM(config)
+    elif states:
+        del shape["head_dim"]
+        # vLLM reads names that transformers no longer writes.
+        old_names = {"conv_dim": 256, "conv_L_cache": 3, "block_dim": 256, "block_ff_dim": 512}
+        old_names |= {
+            "block_multiple_of": 256,
+            "block_ffn_dim_multiplier": 1.0,
+            "block_auto_adjust_ff_dim": False,
+        }
+        layers = ["conv", "full_attention"] * 2
+        model = transformers.Lfm2ForCausalLM(
+            transformers.Lfm2Config(**shape, **old_names, num_hidden_layers=4, layer_types=layers)
+        )
     else:
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, num_hidden_layers=2))
     model.to(torch.bfloat16).save_pretrained(folder)
