@@ -22,7 +22,8 @@ from moonpool.schemas.messages import (
     Report,
     RunSlice,
 )
-from moonpool.schemas.runs import split_runs
+from moonpool.schemas.runs import FIRST_BOUNDARY, split_runs
+from moonpool.store_client.prefix import STRIDE_BLOCKS
 
 HASH_BYTES = 32
 CHAIN_BLOCKS = 4096
@@ -66,9 +67,10 @@ class Costs:
     block_tokens: int = 16
     ranks: int = RANKS
 
-    def match_bytes(self, blocks: float) -> float:
-        """What a match of that many blocks sends."""
-        return HASH_BYTES * blocks
+    @staticmethod
+    def probe_bytes(first: int, blocks: int) -> float:
+        """What the first of a match's two messages sends for one run's part."""
+        return HASH_BYTES * (blocks if first < FIRST_BOUNDARY else 1 + blocks / STRIDE_BLOCKS)
 
     def wire_s(self, size_bytes: float) -> float:
         """A message's way through a master's connection."""

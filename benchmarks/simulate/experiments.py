@@ -95,9 +95,9 @@ def storm(costs: Costs, plan: Plan) -> Iterator[Row]:
             ("again", plan.seconds),
         ):
             if phase in ("down", "lost"):
-                world.lose_hosts(down, end_s)
+                world.lose_hosts(down)
             else:
-                world.rejoin_hosts(down, end_s)
+                world.rejoin_hosts(down)
             yield _stretch(world, "storm", phase, end_s, end_s + span_s)
             end_s += span_s
 

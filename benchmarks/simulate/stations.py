@@ -42,33 +42,35 @@ class Station:
 
 
 class Desk(Station):
-    """A master's processor: matches first, and work that can wait in slices between them."""
+    """A master's processor: matches first, other requests next, and what nobody waits for when there is time."""
 
     def __init__(self, slice_s: float) -> None:
         super().__init__()
         self._slice_s = slice_s
+        self._first_free_s = 0.0
         self._waiting_s = 0.0
         self._seen_s = 0.0
+
+    def first(self, now_s: float, work_s: float) -> float:
+        """A match: it waits for those before it, and for a slice of other work that has just begun."""
+        self._drain(now_s)
+        start_s = max(now_s, self._first_free_s)
+        if start_s == now_s:
+            start_s += min(self._slice_s, max(0.0, self.free_s - now_s) + self._waiting_s)
+        self._first_free_s = start_s + work_s
+        super().take(now_s, work_s)
+        return self._first_free_s
+
+    def take(self, now_s: float, work_s: float) -> float:
+        """Another request that somebody waits for."""
+        self._drain(now_s)
+        return super().take(now_s, work_s)
 
     def later(self, now_s: float, work_s: float) -> None:
         """Work that nobody waits for."""
         self._drain(now_s)
         self._waiting_s += work_s
         self.busy_s += work_s
-
-    def take(self, now_s: float, work_s: float) -> float:
-        """A request comes. Where none was being served, a slice of other work has at worst just begun."""
-        self._drain(now_s)
-        if self.free_s <= now_s:
-            slice_s = min(self._slice_s, self._waiting_s)
-            self._waiting_s -= slice_s
-            self.free_s = now_s + slice_s
-        return super().take(now_s, work_s)
-
-    def backlog_s(self, now_s: float) -> float:
-        """How long the work that waits would take."""
-        self._drain(now_s)
-        return self._waiting_s
 
     def _drain(self, now_s: float) -> None:
         idle_s = now_s - max(self._seen_s, self.free_s)

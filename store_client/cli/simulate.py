@@ -15,19 +15,18 @@ COLUMNS = (
     "engines",
     "phase",
     "req/s",
-    "hit",
-    "ceiling",
+    "hit of",
     "match ms",
-    "p99",
-    "TTFT ms",
-    "p99",
+    "TTFT s",
     "master",
-    "needed",
-    "spread",
+    "needs",
     "card",
     "GPU",
     "limit",
 )
+NOTES = """hit of: blocks not computed, of those that endless memory would have saved. match, TTFT: median and 99th percentile.
+master, card, GPU: how busy the busiest master and network card are, and the GPUs. needs: masters for 70 % load.
+limit: the busiest of these, which gives way first."""
 
 
 def simulate(
@@ -71,22 +70,19 @@ def simulate(
         return
     for name in names:
         print_table(name, COLUMNS, [_cells(row) for row in rows if row.experiment == name])
+    say(NOTES)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     return (
         f"{row.engines:,}",
         row.phase,
-        f"{row.requests_per_s:,.1f}",
-        f"{row.hit_ratio:.3f}",
-        f"{row.ceiling:.3f}",
-        f"{row.match_p50_ms:,.2f}",
-        f"{row.match_p99_ms:,.2f}",
-        f"{row.ttft_p50_ms:,.0f}",
-        f"{row.ttft_p99_ms:,.0f}",
+        f"{row.requests_per_s:,.0f}",
+        f"{row.hit_ratio:.3f} {row.ceiling:.3f}",
+        f"{row.match_p50_ms:.1f} {row.match_p99_ms:.1f}",
+        f"{row.ttft_p50_ms / 1000:.1f} {row.ttft_p99_ms / 1000:.1f}",
         f"{row.master_load:.0%}",
         f"{row.masters_needed}",
-        f"{row.shard_spread:.1f}",
         f"{row.egress_load:.0%}",
         f"{row.gpu_load:.0%}",
         row.bottleneck,

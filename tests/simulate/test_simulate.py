@@ -32,7 +32,7 @@ def chain_of(name: int, blocks: int) -> list[bytes]:
 @settings(derandomize=True, deadline=None, max_examples=15)
 @given(st.data())
 def test_the_paper_pool_hits_what_it_was_given_and_loses_what_it_lost(data: st.DataObject) -> None:
-    pool = PaperPool(shards=4, hosts=3, host_blocks=150)
+    pool = PaperPool(hosts=3, host_blocks=150)
     now_s = 1.0
     for _ in range(data.draw(st.integers(1, 12))):
         now_s += 5.0
@@ -52,7 +52,7 @@ def test_the_paper_pool_hits_what_it_was_given_and_loses_what_it_lost(data: st.D
 
 
 def test_a_lost_hosts_blocks_are_no_hits_and_come_back_with_it() -> None:
-    pool = PaperPool(shards=2, hosts=2, host_blocks=500)
+    pool = PaperPool(hosts=2, host_blocks=500)
     first, second = pool.hosts
     chain = chain_of(0, 100)
     pool.put(chain, first, 1.0)
@@ -71,10 +71,14 @@ def test_a_station_does_one_thing_after_the_other() -> None:
 def test_a_match_waits_for_one_slice_of_other_work_at_most() -> None:
     desk = Desk(slice_s=0.002)
     desk.later(0.0, 1.0)
-    assert desk.take(0.5, 0.001) == pytest.approx(0.503)
-    assert desk.take(0.5, 0.001) == pytest.approx(0.504), "served behind the first, not behind a second slice"
-    desk.later(0.6, 0.0)
-    assert desk.take(5.0, 0.001) == pytest.approx(5.001), "the rest was done meanwhile"
+    assert desk.first(0.5, 0.001) == pytest.approx(0.503)
+    assert desk.first(0.5, 0.001) == pytest.approx(0.504), (
+        "served behind the first, not behind a second slice"
+    )
+    assert desk.first(5.0, 0.001) == pytest.approx(5.001), "the rest was done meanwhile"
+    assert desk.take(6.0, 1.0) == pytest.approx(7.0)
+    assert desk.first(6.5, 0.001) == pytest.approx(6.503), "before the rest of another request"
+    assert desk.take(6.6, 0.1) == pytest.approx(7.101), "which the match has made later"
 
 
 def test_a_prefix_cache_keeps_what_was_used_last() -> None:
