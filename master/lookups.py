@@ -199,7 +199,16 @@ def describe(table: Table, message: Describe, step: Step) -> Description:
 def describe_keyspace(table: Table, message: DescribeKeyspace, step: Step) -> KeyspaceFacts:
     """How much there is of it."""
     copies = sum(table.copies.values())
-    return KeyspaceFacts(len(table), copies, round(copies * _mean_copy_bytes(table)), len(table.pins))
+    traffic = table.traffic
+    return KeyspaceFacts(
+        len(table),
+        copies,
+        round(copies * _mean_copy_bytes(table)),
+        len(table.pins),
+        traffic.requests,
+        traffic.asked_blocks,
+        traffic.hit_blocks,
+    )
 
 
 def _mean_copy_bytes(table: Table) -> float:

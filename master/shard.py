@@ -364,6 +364,8 @@ class Shard:
             "rows": sum(map(len, tables)),
             "copies": sum(sum(table.copies.values()) for table in tables),
             "pins": sum(len(table.pins) for table in tables),
+            "asked_blocks": sum(table.traffic.asked_blocks for table in tables),
+            "hit_blocks": sum(table.traffic.hit_blocks for table in tables),
             "promises": len(self.promises),
             "checks_waiting": len(self._bad_reports),
             "doubted_blocks": sum(len(table.doubted) for table in tables),

@@ -29,6 +29,8 @@ SUMS = (
     "rows",
     "copies",
     "pins",
+    "asked_blocks",
+    "hit_blocks",
     "promises",
     "checks_waiting",
     "doubted_blocks",

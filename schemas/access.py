@@ -48,7 +48,6 @@ ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     m.Renew: _READERS,
     m.Describe: _READERS,
     m.DescribeKeyspace: _READERS,
-    m.DescribeKeyspace: _READERS,
     m.ListKeyspaces: _READERS,
     m.GetClusterMap: _ALL,
     m.GetStatus: _ALL,

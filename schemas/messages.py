@@ -363,12 +363,15 @@ class DescribeKeyspace(Message, frozen=True):
 
 class KeyspaceFacts(Message, frozen=True):
     """Answer to DescribeKeyspace. `payload_bytes` of all copies; with sizes of their own, or of ranks, it is close
-    and not exact."""
+    and not exact. `requests`, `asked_blocks` and `hit_blocks` since the master began."""
 
     rows: int
     copies: int
     payload_bytes: int
     pins: int
+    requests: int = 0
+    asked_blocks: int = 0
+    hit_blocks: int = 0
 
 
 class ListKeyspaces(Message, frozen=True):

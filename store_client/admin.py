@@ -90,7 +90,7 @@ class Admin:
         NotFound."""
         with self._parts.gate:
             deadline_s = self._parts.deadline_s(timeout_s)
-            return self._parts.cluster.ask(Drain(node, on), Done, deadline_s).count == 1
+            return self._parts.cluster.ask(Drain(node, on), Done, deadline_s).count > 0  # of every master
 
     def node_status(self, info: NodeInfo, *, timeout_s: float | None = None) -> dict[str, int | float | str]:
         """A node's own counters, asked of itself. Raises Unreachable."""

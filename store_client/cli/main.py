@@ -20,6 +20,7 @@ from moonpool.store_client.cli import (
     servers,
     simulate,
     status,
+    top,
     version,
 )
 
@@ -35,6 +36,7 @@ for command in (
     servers.master,
     servers.node,
     status.status,
+    top.top,
     ls.ls,
     inspect.inspect,
     pin.pin,

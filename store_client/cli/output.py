@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 PLAIN_WIDTH = 100
 """Columns where no terminal is near."""
@@ -28,7 +29,12 @@ def print_json(document: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout, no wider than the terminal. Cells are shown as they are: no markup is read in them."""
+    """A table on stdout, no wider than the terminal."""
+    print_lines([table_of(title, columns, rows)])
+
+
+def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table. Cells are shown as they are: no markup is read in them."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -38,7 +44,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
-    print_lines([table])
+    return table
 
 
 def print_lines(lines: Iterable[RenderableType]) -> None:
