@@ -19,6 +19,7 @@ from moonpool.master.placement import choose
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.step import Step
 from moonpool.master.table import Table
+from moonpool.master.tenancy import check_scope
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import InvalidParams, StaleEpoch
 from moonpool.schemas.messages import (
@@ -61,17 +62,22 @@ log = logging.getLogger(__name__)
 EPOCH_END = 1 << 62
 """Epochs are ms since 1970: one from here on is an error, and would leave no room to go above it."""
 
+UNTOLD = -1
+"""In the place of a node's free bytes, for those who see one tenant alone."""
+
 Push = tuple[bytes, Drop | Check]
 """(segment, message)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who asks: `host` shares memory with the sender, `segment` is its own where it is a node."""
+    """Who asks: `host` shares memory with the sender, `segment` is its own where it is a node. `sees_all`: keyspaces
+    and counters of every tenant are its business."""
 
     host: str
     tenant: str
     segment: bytes | None = None
+    sees_all: bool = True
 
 
 @dataclass(slots=True)
@@ -126,6 +132,8 @@ class MasterCore:
 
     def handle(self, message: Message, now_s: float, origin: Origin) -> Outcome:
         """Answers a request. Raises MoonpoolError for refusals; nothing has changed then."""
+        if not origin.sees_all:
+            check_scope(message, origin.tenant, self._shards.specs_by_digest)
         handler = self._handlers.get(type(message), self._ask)
         return handler(message, now_s, origin)
 
@@ -220,10 +228,15 @@ class MasterCore:
 
     def _cluster_map(self, message: GetClusterMap, now_s: float, origin: Origin) -> Outcome:
         owners = [0 if shard in self._shards else -1 for shard in range(self._shards.total)]
-        return Outcome(ClusterMap(self.epoch, self._shards.total, [], self._nodes.entries(), owners))
+        entries = self._nodes.entries()
+        if not origin.sees_all:  # how full a node is tells of others
+            entries = [msgspec.structs.replace(entry, free_bytes=UNTOLD) for entry in entries]
+        return Outcome(ClusterMap(self.epoch, self._shards.total, [], entries, owners))
 
     def _get_status(self, message: GetStatus, now_s: float, origin: Origin) -> Outcome:
-        return Outcome(StatusReport(self.status(now_s)))
+        return Outcome(
+            StatusReport(self.status(now_s) if origin.sees_all else self.tenant_status(origin.tenant))
+        )
 
     def _drain(self, message: Drain, now_s: float, origin: Origin) -> Outcome:
         changed = self._nodes.drain(message.node, message.on)
@@ -382,6 +395,15 @@ class MasterCore:
         facts["free_bytes"] = sum(node.free_bytes for node in nodes)
         facts["nodes_draining"] = sum(entry.draining for entry in self._nodes.entries())
         return facts | self._shards.facts() | dict(self._counts)
+
+    def tenant_status(self, tenant: str) -> dict[str, int | float | str]:
+        """What one tenant is told: nothing that depends on another."""
+        return {
+            "epoch": self.epoch,
+            "shards": self._shards.total,
+            "tenant": tenant,
+            **self._shards.facts_of(tenant),
+        }
 
     def validate(self) -> None:
         """Asserts every invariant. A scan: for tests."""

@@ -71,7 +71,8 @@ class MasterHandler:
             self._check_segment(message.segment, peer)
         elif isinstance(message, Announce):
             self._check_announce(message, peer)
-        origin = Origin(peer.hello.host, peer.hello.tenant, peer.data.get("segment"))
+        identity = peer.identity
+        origin = Origin(peer.hello.host, identity.tenant, peer.data.get("segment"), identity.sees_all)
         outcome = self._core.handle(message, self._clock.now_s(), origin)
         if isinstance(message, Announce):
             self._adopt(message, peer)
@@ -92,7 +93,7 @@ class MasterHandler:
             self._push(outcome.pushes)
         if isinstance(reply, ClusterMap):
             return msgspec.structs.replace(reply, masters=[self.address])
-        if isinstance(reply, StatusReport):
+        if isinstance(reply, StatusReport) and identity.sees_all:
             return StatusReport(
                 {**reply.facts, "connections": self._peers, "nodes_connected": len(self._nodes)}
             )

@@ -132,6 +132,10 @@ class ShardIndex(Protocol):
         """Of every keyspace."""
         ...
 
+    def tables_of(self, keyspaces: Iterable[bytes]) -> list[Table]:
+        """Those of some keyspaces."""
+        ...
+
     def facts(self) -> dict[str, int]:
         """Sizes and counters."""
         ...
@@ -260,7 +264,9 @@ class Shard:
         return Removed(count, 0, [])
 
     def _pin(self, table: Table, message: Pin, step: Step) -> Done:
-        pins = sum(len(other.pins) for other in self.tables.values())
+        # One tenant's pins leave no less room for another's.
+        same = (other for other in self.tables.values() if other.spec.tenant == table.spec.tenant)
+        pins = sum(len(other.pins) for other in same)
         return Done(removals.pin(table, message, pins, step))
 
     def _unpin(self, table: Table, message: Unpin, step: Step) -> Done:
@@ -352,6 +358,10 @@ class Shard:
         self.ceiling.validate()
         for table in self.tables.values():
             validate_table(table)
+
+    def tables_of(self, keyspaces: Iterable[bytes]) -> list[Table]:
+        """See ShardIndex."""
+        return [self.tables[keyspace] for keyspace in keyspaces]
 
     def specs(self) -> list[KeyspaceSpec]:
         """See ShardIndex."""

@@ -146,6 +146,22 @@ class ShardSet:
         """Of every keyspace."""
         return list(self._specs.values())
 
+    @property
+    def specs_by_digest(self) -> Mapping[bytes, KeyspaceSpec]:
+        """The same by name."""
+        return self._specs
+
+    def facts_of(self, tenant: str) -> dict[str, int | float | str]:
+        """Sizes of one tenant's keyspaces."""
+        own = [keyspace for keyspace, spec in self._specs.items() if spec.tenant == tenant]
+        tables = [table for index in self._shards.values() for table in index.tables_of(own)]
+        return {
+            "keyspaces": len(own),
+            "rows": sum(map(len, tables)),
+            "copies": sum(sum(table.copies.values()) for table in tables),
+            "pins": sum(len(table.pins) for table in tables),
+        }
+
     def _hash_bytes(self, keyspace: bytes) -> int:
         spec = self._specs.get(keyspace)
         if spec is None:

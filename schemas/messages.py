@@ -419,7 +419,7 @@ class NodeState(IntEnum):
 
 
 class NodeEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A node in the cluster map. `draining`: it gets no new puts."""
+    """A node in the cluster map. `draining`: it gets no new puts. `free_bytes`: -1 for those who see one tenant."""
 
     info: NodeInfo
     state: NodeState

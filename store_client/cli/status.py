@@ -98,7 +98,7 @@ def node_document(entry: NodeEntry) -> dict[str, Any]:
         "state": entry.state.name.lower(),
         "draining": entry.draining,
         "capacity_bytes": entry.info.capacity_bytes,
-        "free_bytes": entry.free_bytes,
+        "free_bytes": entry.free_bytes if entry.free_bytes >= 0 else None,
         "rpc": entry.info.rpc_address,
         "data": entry.info.data_address,
         "segment": entry.info.segment.hex(),
@@ -112,11 +112,12 @@ def node_row(entry: NodeEntry) -> tuple[str, ...]:
     size_bytes = entry.info.capacity_bytes
     used_bytes = size_bytes - entry.free_bytes
     share = f"{used_bytes / size_bytes:.0%}" if size_bytes else "-"
+    used = f"{format_size(used_bytes)} ({share})" if entry.free_bytes >= 0 else "not told to a tenant"
     return (
         entry.info.node,
         state_text(entry),
         format_size(size_bytes),
-        f"{format_size(used_bytes)} ({share})",
+        used,
         entry.info.rpc_address,
         entry.info.data_address,
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
+from moonpool.schemas.access import Identity
+from moonpool.schemas.errors import Forbidden, InvalidParams, KeyspaceUnknown
 from moonpool.schemas.header import keyspace_word
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import U64
@@ -44,6 +47,20 @@ class Keyspaces:
             raise KeyspaceUnknown(keyspace=digest.hex())
         return found
 
+    def check_visible(self, digests: Iterable[bytes], identity: Identity) -> None:
+        """Raises KeyspaceUnknown for keyspaces of other tenants as for those that nobody has heard of."""
+        if identity.sees_all:
+            return
+        for digest in digests:
+            spec = self._specs.get(digest)
+            if spec is None or spec.tenant != identity.tenant:
+                raise KeyspaceUnknown(keyspace=digest.hex())
+
+    def words_of(self, tenant: str) -> U64:
+        """What headers hold of each keyspace of a tenant."""
+        own = [keyspace_word(digest) for digest, spec in self._specs.items() if spec.tenant == tenant]
+        return np.array(own, dtype=np.uint64)
+
     def digest_of(self, word: int) -> bytes | None:
         """The digest that begins with a header's 64 bits."""
         return self._digests.get(word)
@@ -56,3 +73,10 @@ class Keyspaces:
     def specs(self) -> list[KeyspaceSpec]:
         """All, in the order they came."""
         return list(self._specs.values())
+
+
+def check_registering(spec: KeyspaceSpec, identity: Identity) -> None:
+    """Raises Forbidden where the keyspace is another tenant's."""
+    if not identity.sees(spec.tenant):
+        detail = f"this token is of tenant {identity.tenant!r}, not {spec.tenant!r}"
+        raise Forbidden(detail=f"{detail}: set tenant = {identity.tenant!r}")

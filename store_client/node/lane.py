@@ -17,7 +17,6 @@ import numpy as np
 
 from moonpool.schemas.errors import (
     DeadlineExceeded,
-    Forbidden,
     InvalidParams,
     MoonpoolError,
     ProtocolError,
@@ -48,6 +47,7 @@ from moonpool.schemas.packed import I64, U8, U32, U64, count_of, u32s, u64s
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import fence, words_of
 from moonpool.store_client.node.items import BLOCKS_MAX
+from moonpool.store_client.node.keyspaces import check_registering
 from moonpool.store_client.node.lane_io import (
     has_bytes,
     receive,
@@ -58,7 +58,8 @@ from moonpool.store_client.node.lane_io import (
 )
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import Visible
-from moonpool.store_client.rpc.access import NOBODY, WITHDRAWN, Access, Admission, check_role
+from moonpool.store_client.node.scoped_reads import checked_pieces, own_headers
+from moonpool.store_client.rpc.access import NOBODY, WITHDRAWN, Access, Admission, check_role, forbidden
 from moonpool.store_client.rpc.tls import ServerTls, cut
 
 logger = logging.getLogger(__name__)
@@ -195,17 +196,16 @@ class Lane:
         if not self._access.holds(self._admission):
             raise Unauthorized(detail=WITHDRAWN)
         if isinstance(message, LaneRead):
-            try:
-                check_role(self._admission.identity, LaneRead)
-            except Forbidden as error:
-                self._say_failed(request_id, error)
-            else:
+            if self._admission.identity.may(LaneRead):
                 self._read(request_id, message)
+            else:
+                self._say_failed(request_id, forbidden(self._admission.identity, LaneRead))
         elif isinstance(message, LaneWrite):
             self._write(request_id, message)
         elif isinstance(message, RegisterKeyspace):
             try:
                 check_role(self._admission.identity, RegisterKeyspace)
+                check_registering(message.spec, self._admission.identity)
                 digest = self._hooks.register(message.spec)
             except MoonpoolError as error:
                 self._say_failed(request_id, error)
@@ -219,24 +219,36 @@ class Lane:
     def _read(self, request_id: int, message: LaneRead) -> None:
         """Statuses, payloads, then the headers as they are once the last payload byte was copied out (I3)."""
         slots, generations, lengths = _columns(message)
-        core = self._core
+        core, identity = self._core, self._admission.identity
         with core.lock:
+            own = None if identity.sees_all else core.keyspaces.words_of(identity.tenant)
             offsets, good = core.slots.layout.find(slots, lengths, core.slots.allocator.slot_bytes)
             rows = core.slots.rows(slots[good])
             headers = core.slots.headers.snapshot(rows)
         there = (headers["word"] == words_of(SlotState.COMMITTED, generations[good])) & (
             headers["length"] == lengths[good]
         )
+        if own is not None:
+            there &= np.isin(headers["keyspace"], own)
         good[good] = there
         rows = rows[there]
         total = _total(lengths[good].tolist())
         statuses = np.where(good, Status.OK, Status.MISSING).astype(np.uint8)
         deadline_s = _deadline_s(total)
         frame = encode_frame(request_id, encode(LaneData(statuses.tobytes())))
-        pieces = self._pieces(offsets[good], lengths[good].astype(np.int64))
-        send(self._sock, [frame, *pieces], deadline_s, self._peer)
+        sizes = lengths[good].astype(np.int64)
+        if own is None:
+            send(self._sock, [frame, *self._pieces(offsets[good], sizes)], deadline_s, self._peer)
+        else:
+            send(self._sock, [frame], deadline_s, self._peer)
+            words = words_of(SlotState.COMMITTED, generations[good])
+            words_at = core.slots.headers.words.__getitem__
+            for piece in checked_pieces(self._memory, offsets[good], sizes, rows, words, words_at):
+                send(self._sock, [piece], deadline_s, self._peer)
         fence()
         trailer = core.slots.headers.snapshot(rows)
+        if own is not None:
+            trailer = own_headers(trailer, own)
         send(self._sock, [trailer.tobytes()] if len(rows) else [], deadline_s, self._peer)
         self.bytes_read += total
 
@@ -263,6 +275,8 @@ class Lane:
         put_id = next(self._hooks.put_ids)
         try:
             check_role(self._admission.identity, LaneWrite)
+            with self._core.lock:
+                self._core.keyspaces.check_visible([message.item.keyspace], self._admission.identity)
             granted = self._hooks.begin(put_id, message.item)
         except MoonpoolError as error:
             receive(self._sock, self._scrap(total), deadline_s, self._peer)

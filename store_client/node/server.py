@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from moonpool.schemas.access import Identity
 from moonpool.schemas.errors import DeadlineExceeded, Forbidden, ProtocolError
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
@@ -30,11 +31,15 @@ from moonpool.schemas.messages import (
 )
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.engine_door import EngineDoor
+from moonpool.store_client.node.keyspaces import check_registering
 from moonpool.store_client.node.listing import list_keys
 from moonpool.store_client.node.report_streams import Visible
 from moonpool.store_client.node.sessions import Sessions
 from moonpool.store_client.node.space import SpaceKeeper
 from moonpool.store_client.rpc.peer import Peer
+
+TOLD_TO_ALL = ("node", "segment", "segment_path", "uptime_s", "capacity_bytes")
+"""Of the node's facts, those that don't depend on who stores what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +75,20 @@ class RemoteHandler:
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
         """See rpc.Handler."""
         if isinstance(message, RegisterKeyspace):
+            check_registering(message.spec, peer.identity)
             return KeyspaceRegistered(self._register(message.spec), 1)
         if isinstance(message, GetStatus):
-            return StatusReport(self._facts())
+            facts = self._facts()
+            if not peer.identity.sees_all:  # how full the node is tells of others
+                facts = {name: facts[name] for name in TOLD_TO_ALL}
+            return StatusReport(facts)
         if isinstance(message, ListKeys):
             with self._core.lock:
+                self._core.keyspaces.check_visible([message.keyspace], peer.identity)
                 return list_keys(self._core.slots, message)
         if isinstance(message, PullWrite) and self._engine_door is not None:
+            with self._core.lock:
+                self._core.keyspaces.check_visible([message.item.keyspace], peer.identity)
             return self._engine_door.pull(message)
         raise Forbidden(detail=f"{type(message).__name__} is only for clients on the node's own host")
 
@@ -104,7 +116,7 @@ class LocalHandler(RemoteHandler):
         core = self._parts.core
         match message:
             case Begin():
-                return self._begin(message)
+                return self._begin(message, peer.identity)
             case Commit():
                 return self._commit(message)
             case Revoke():
@@ -129,10 +141,11 @@ class LocalHandler(RemoteHandler):
             parts.core.open_session(record)
         return SessionOpened(parts.info, layout.data_offset, layout.header_offset, layout.headers_per_page)
 
-    def _begin(self, message: Begin) -> Message | Awaitable[Message]:
+    def _begin(self, message: Begin, identity: Identity) -> Message | Awaitable[Message]:
         core = self._parts.core
         _check_session(message.session)
         with core.lock:
+            core.keyspaces.check_visible((item.keyspace for item in message.items), identity)
             if message.commit:
                 core.commit(message.session, message.commit)
             answer = core.begin(message.session, message, partial=False)

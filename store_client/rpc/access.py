@@ -104,7 +104,12 @@ WITHDRAWN = "the token of this connection was withdrawn"
 def check_role(identity: Identity, request: type[Message]) -> None:
     """Raises Forbidden where the role may not send such a request."""
     if not identity.may(request):
-        raise Forbidden(detail=f"a token with the role {identity.role} may not send {request.__name__}")
+        raise forbidden(identity, request)
+
+
+def forbidden(identity: Identity, request: type[Message]) -> Forbidden:
+    """What a role is told that may not send such a request."""
+    return Forbidden(detail=f"a token with the role {identity.role} may not send {request.__name__}")
 
 
 def check_socket_peer(sock: Any) -> None:
