@@ -16,6 +16,7 @@ from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.evictions import Evictions
 from moonpool.master.nodes import Node, Nodes
 from moonpool.master.placement import choose
+from moonpool.master.request_counts import count
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.step import Step
 from moonpool.master.table import Table
@@ -26,7 +27,6 @@ from moonpool.schemas.messages import (
     Announce,
     Announced,
     Check,
-    Clear,
     ClusterMap,
     Done,
     Drain,
@@ -40,16 +40,10 @@ from moonpool.schemas.messages import (
     KeyspaceRegistered,
     Keyspaces,
     ListKeyspaces,
-    Matched,
     Message,
     Need,
     NodeState,
-    Probed,
-    PutAnswer,
-    PutStart,
-    PutStarted,
     RegisterKeyspace,
-    Remove,
     Removed,
     Report,
     StatusReport,
@@ -182,7 +176,7 @@ class MasterCore:
 
     def _ask(self, message: Message, now_s: float, origin: Origin) -> Outcome:
         reply, steps = self._shards.ask(message, self._steps(now_s, origin.host))
-        self._count(message, reply)
+        count(self._counts, message, reply)
         removals = [step for step in steps if step.predicate is not None]
         pushes = self._pushes([step for step in steps if step.predicate is None])
         if not removals:
@@ -347,22 +341,6 @@ class MasterCore:
         return self._drop_id
 
     # ------------------------------------------------------------ facts
-
-    def _count(self, message: Message, reply: Message) -> None:
-        counts = self._counts
-        if isinstance(reply, Probed):
-            counts["matches"] += 1
-            counts["matched_blocks"] += sum(reply.ready)
-        elif isinstance(reply, Matched):  # of the gap that a probe has left
-            counts["matched_blocks"] += sum(reply.ready)
-        elif isinstance(message, PutStart) and isinstance(reply, PutStarted):
-            for answers in reply.answers:
-                for answer in PutAnswer:
-                    counts[f"put_{answer.name.lower()}"] += answers.count(answer)
-        elif isinstance(message, (Remove, Clear)) and not message.dry_run:
-            counts["removals"] += 1
-            if isinstance(reply, Removed):
-                counts["removed_blocks"] += reply.count
 
     def nodes(self) -> list[Node]:
         """Every node, lost ones too."""

@@ -1,0 +1,33 @@
+"""What a master counts of its clients' requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from moonpool.schemas.messages import (
+    Clear,
+    Matched,
+    Message,
+    Probed,
+    PutAnswer,
+    PutStart,
+    PutStarted,
+    Remove,
+)
+
+
+def count(counts: Counter[str], message: Message, reply: Message) -> None:
+    """Takes one answered request in."""
+    if isinstance(reply, Probed):
+        counts["matches"] += 1
+        counts["matched_blocks"] += sum(reply.ready)
+    elif isinstance(reply, Matched):  # of the gap that a probe has left
+        counts["matched_blocks"] += sum(reply.ready)
+    elif isinstance(message, PutStart) and isinstance(reply, PutStarted):
+        for answers in reply.answers:
+            for answer in PutAnswer:
+                counts[f"put_{answer.name.lower()}"] += answers.count(answer)
+    elif isinstance(message, (Remove, Clear)) and not message.dry_run:
+        counts["removals"] += 1
+        if isinstance(reply, Removed):
+            counts["removed_blocks"] += reply.count
