@@ -13,6 +13,7 @@ from moonpool.schemas.messages import (
     PutStart,
     PutStarted,
     Remove,
+    Removed,
 )
 
 
