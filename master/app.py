@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import uvloop
 
+from moonpool.master.membership.seat import take_seat
 from moonpool.master.server import MasterServer
 from moonpool.schemas.config import MasterSettings
 
@@ -25,7 +26,7 @@ def run_master(
     """Serves until SIGTERM or SIGINT. `on_ready` is called with the address that it listens on. `origins`: where each
     setting came from.
 
-    Raises RpcFailed where the port can't be had.
+    Raises RpcFailed where the port can't be had; ConfigError where its cluster was made with other settings.
     """
     _raise_descriptor_limit(settings.connections_max)
     uvloop.run(_serve(settings, on_ready, origins))
@@ -40,8 +41,14 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    master = MasterServer(settings, origins)
-    address = await master.start()
+    seat = await take_seat(settings)
+    master = MasterServer(settings, origins, seat)
+    try:
+        address = await master.start()
+    except BaseException:
+        if seat is not None:
+            await seat.leave()
+        raise
     log.info("master listening on %s", address)
     if on_ready is not None:
         on_ready(address)

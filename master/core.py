@@ -105,8 +105,12 @@ class MasterCore:
         self._settings = settings
         self._alone = alone
         self._shards = ShardSet(shards, policy)
+        self._masters: list[str] = []
+        self._owners: list[int] = []
         if alone:
-            self._own_all()
+            for shard in range(shards):
+                self.own(shard, epoch)
+                self.loaded(shard)
         self._nodes = Nodes(settings.suspect_after_s, settings.lost_after_s)
         self._drop_id = 0
         self._counts: Counter[str] = Counter()
@@ -154,8 +158,25 @@ class MasterCore:
     # ------------------------------------------------------------ shards
 
     def own(self, shard: int, epoch: int) -> None:
-        """A shard is this master's from now on. Its nodes' inventories fill it."""
+        """A shard is this master's from now on. Nodes' inventories fill it; until it is `loaded`, nothing is changed."""
         self._shards.own(shard, epoch)
+
+    def loaded(self, shard: int) -> None:
+        """What the metadata store has of a shard is known."""
+        self._shards.loaded(shard)
+
+    def drain(self, shard: int) -> None:
+        """A shard leaves: nothing is answered from it any more, and it is kept until it is disowned. Idempotent."""
+        self._shards.leave(shard)
+
+    def lease_is_late(self, late: bool) -> None:
+        """Whether the master's lease has not been renewed in time (I7)."""
+        self._shards.lease_is_late(late)
+
+    def see(self, masters: list[str], owners: list[int], epoch: int) -> None:
+        """The masters of the cluster, for each shard an index into them (or -1), and as of when."""
+        self._masters, self._owners = masters, owners
+        self._shards.map_epoch = epoch
 
     def disown(self, shard: int) -> None:
         """A shard is not this master's any more: nothing is known or said of it."""
@@ -167,10 +188,6 @@ class MasterCore:
     def claims(self) -> list[tuple[int, int]]:
         """(shard, epoch) of all shards that it owns."""
         return self._shards.claims
-
-    def _own_all(self) -> None:
-        for shard in range(self._shards.total):
-            self._shards.own(shard, self.epoch)
 
     # ------------------------------------------------------------ clients
 
@@ -221,11 +238,12 @@ class MasterCore:
         return Outcome(Keyspaces([spec for spec in self._shards.specs() if spec.tenant == message.tenant]))
 
     def _cluster_map(self, message: GetClusterMap, now_s: float, origin: Origin) -> Outcome:
-        owners = [0 if shard in self._shards else -1 for shard in range(self._shards.total)]
-        entries = self._nodes.entries()
+        entries, total = self._nodes.entries(), self._shards.total
         if not origin.sees_all:  # how full a node is tells of others
             entries = [msgspec.structs.replace(entry, free_bytes=UNTOLD) for entry in entries]
-        return Outcome(ClusterMap(self.epoch, self._shards.total, [], entries, owners))
+        if self._alone:
+            return Outcome(ClusterMap(self.epoch, total, [], entries, [0] * total))
+        return Outcome(ClusterMap(self._shards.map_epoch, total, self._masters, entries, self._owners))
 
     def _get_status(self, message: GetStatus, now_s: float, origin: Origin) -> Outcome:
         return Outcome(
@@ -252,18 +270,19 @@ class MasterCore:
         # not do: the node would take this master for that one, and its answers to that one's drops for ours.
         if self._alone and message.epoch_seen > self.epoch:
             self.epoch = message.epoch_seen + 1
-            self._own_all()
-        return Outcome(self._announced())
+            self._shards.renumber(self.epoch)
+        return Outcome(self.announced())
 
-    def _announced(self) -> Announced:
+    def announced(self) -> Announced:
+        """What nodes are told of this master, when they ask and when something has changed."""
         heartbeat_ms = round(self._settings.heartbeat_s * 1000)
-        return Announced(self.epoch, heartbeat_ms, self._shards.total, self._shards.claims)
+        return Announced(self.epoch, heartbeat_ms, self._shards.total, self._shards.claims, self._masters)
 
     def _heartbeat(self, message: Heartbeat, now_s: float, origin: Origin) -> Outcome:
         self._check_epoch(message.epoch)
         node = self._nodes.heard(message.segment, now_s)
         node.free_bytes, node.facts = message.free_bytes, message.facts
-        return Outcome(self._announced())
+        return Outcome(self.announced())
 
     def _report(self, message: Report, now_s: float, origin: Origin) -> Outcome:
         node = self._nodes.heard(message.segment, now_s)
@@ -366,6 +385,7 @@ class MasterCore:
             "epoch": self.epoch,
             "shards": self._shards.total,
             "shards_owned": len(self._shards),
+            "masters": max(1, len(self._masters)),
         }
         for state in NodeState:
             facts[f"nodes_{state.name.lower()}"] = sum(node.state is state for node in nodes)

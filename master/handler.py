@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from moonpool.master.confirmations import Confirmations, DropKey
 from moonpool.master.core import MasterCore, Origin
 from moonpool.schemas.clock import Clock
-from moonpool.schemas.errors import Forbidden, InvalidParams
+from moonpool.schemas.errors import Forbidden, InvalidParams, Unavailable
 from moonpool.schemas.messages import (
     Announce,
     Check,
@@ -19,6 +19,7 @@ from moonpool.schemas.messages import (
     ClusterMap,
     Drop,
     GetClusterMap,
+    GetStatus,
     Heartbeat,
     Message,
     Need,
@@ -40,6 +41,8 @@ class MasterHandler:
 
     def __init__(self, core: MasterCore, clock: Clock) -> None:
         self.address = ""
+        self.serving: Callable[[], bool] = _always
+        """Whether this master may answer at all: one of several, while it holds its lease (I7)."""
         self._core = core
         self._clock = clock
         self._nodes: dict[bytes, Peer] = {}
@@ -67,6 +70,8 @@ class MasterHandler:
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
         """See Handler. Only a removal that nodes must confirm is awaitable."""
+        if not self._look_at_lease() and not isinstance(message, GetStatus):
+            raise Unavailable(peer=f"the master at {self.address}", retry_in_s=TICK_S)
         if isinstance(message, (Report, Heartbeat, Need)):
             self._check_segment(message.segment, peer)
         elif isinstance(message, Announce):
@@ -91,13 +96,18 @@ class MasterHandler:
             return self._confirmed(reply, away, waiting)
         if outcome.pushes:
             self._push(outcome.pushes)
-        if isinstance(reply, ClusterMap):
+        if isinstance(reply, ClusterMap) and not reply.masters:
             return msgspec.structs.replace(reply, masters=[self.address])
         if isinstance(reply, StatusReport) and identity.sees_all:
             return StatusReport(
                 {**reply.facts, "connections": self._peers, "nodes_connected": len(self._nodes)}
             )
         return reply
+
+    def _look_at_lease(self) -> bool:
+        serving = self.serving()
+        self._core.lease_is_late(not serving)
+        return serving
 
     async def _confirmed(
         self, reply: Removed, away: list[DropKey], waiting: asyncio.Future[list[DropKey]]
@@ -151,6 +161,13 @@ class MasterHandler:
             if earlier is not None:
                 earlier.close()
 
+    def tell_nodes(self) -> None:
+        """Who owns what has changed: they report to others now, or to us."""
+        if self._look_at_lease():
+            announced = self._core.announced()
+            for peer in self._nodes.values():
+                peer.push(announced)
+
     def _push(self, pushes: Sequence[tuple[bytes, Drop | Check]]) -> None:
         for segment, message in pushes:
             peer = self._nodes.get(segment)
@@ -163,6 +180,7 @@ class MasterHandler:
     def start_ticks(self) -> None:
         """Time passes for the core from now on."""
         try:
+            self._look_at_lease()
             self._push(self._core.tick(self._clock.now_s()))
         except Exception:
             log.exception("a tick failed")
@@ -172,3 +190,7 @@ class MasterHandler:
         """The reverse."""
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _always() -> bool:
+    return True

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from moonpool.master.core import MasterCore
 from moonpool.master.handler import MasterHandler
+from moonpool.master.membership.host import CoreHost
+from moonpool.master.membership.seat import Seat, advertised
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.rest.server import RestServer, missing_libraries
 from moonpool.master.steady_clock import SteadyClock
@@ -27,9 +29,14 @@ log = logging.getLogger(__name__)
 class MasterServer:
     """One master. To be used in one event loop."""
 
-    def __init__(self, settings: MasterSettings, origins: Mapping[str, str] | None = None) -> None:
-        """`origins`: where each setting came from. Raises ConfigError, also where it would listen beyond this host
-        unguarded."""
+    def __init__(
+        self,
+        settings: MasterSettings,
+        origins: Mapping[str, str] | None = None,
+        seat: Seat | None = None,
+    ) -> None:
+        """`origins`: where each setting came from. `seat`: in a cluster of several masters; None: it is alone. Raises
+        ConfigError, also where it would listen beyond this host unguarded."""
         check_guarded(settings.host, settings)
         if settings.http_port:
             check_guarded(settings.http_host, settings)
@@ -38,9 +45,13 @@ class MasterServer:
         self._settings = settings
         self._origins = origins or {}
         self._clock = SteadyClock()
+        self._seat = seat
         # Without hard state the start time stands for the epoch: later masters have greater ones.
         self._core = core = MasterCore(
-            shards=settings.shards, epoch=time.time_ns() // 1_000_000, settings=settings
+            shards=seat.shards if seat is not None else settings.shards or 1,
+            epoch=time.time_ns() // 1_000_000,
+            settings=settings,
+            alone=seat is None,
         )
         self._handler = MasterHandler(core, self._clock)
         limits = Limits(connections_max=settings.connections_max, inflight_max=settings.inflight_max)
@@ -62,6 +73,9 @@ class MasterServer:
             await self._server.close()
             raise
         self._handler.start_ticks()
+        if self._seat is not None:
+            address = advertised(self._settings.advertise, self._handler.address)
+            self._handler.serving = self._seat.join(address, CoreHost(self._core, self._handler))
         return self._handler.address
 
     def _start_rest(self) -> None:
@@ -81,7 +95,9 @@ class MasterServer:
         )
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Gives its shards away, if it has a seat, and ends all connections."""
+        if self._seat is not None:
+            await self._seat.leave()
         if self._rest is not None:
             await asyncio.to_thread(self._rest.close)
         self._handler.stop_ticks()

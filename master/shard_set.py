@@ -11,6 +11,7 @@ import numpy as np
 from moonpool.master.ceiling import Asked, Ceiling
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.evictions import Evictions
+from moonpool.master.membership.shard_state import Event, ShardLife, ShardState
 from moonpool.master.need import Room, next_age_ms
 from moonpool.master.policy_adaptive import AdaptiveCredit
 from moonpool.master.shard import Shard, ShardIndex
@@ -19,7 +20,7 @@ from moonpool.master.table import Table
 from moonpool.master.victims import Budget
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, NotFound, Overloaded, WrongShard
 from moonpool.schemas.keyspace import KeyspaceSpec
-from moonpool.schemas.messages import Describe, DropList, Message
+from moonpool.schemas.messages import Clear, Describe, DropList, Message, Pin, PutStart, Remove, Unpin
 from moonpool.schemas.routing import Places, merged, parts_of
 from moonpool.schemas.runs import SHARDS_MAX
 
@@ -41,6 +42,9 @@ SUMS = (
     "index_bytes",
 )
 """Facts that are there with no shard too."""
+
+CHANGES = (PutStart, Remove, Clear, Pin, Unpin)
+"""Requests that a shard takes only when its hard state is loaded, and not while it leaves."""
 
 StepOf = Callable[[int], Step]
 """A step of that shard."""
@@ -70,37 +74,74 @@ class ShardSet:
         self._every = np.arange(total)
         self._policy = policy or AdaptiveCredit()
         self._shards: dict[int, ShardIndex] = {}
-        self._epochs: dict[int, int] = {}
+        self._lives: dict[int, ShardLife] = {}
+        self._late = False
+        self.map_epoch = 0
+        """Of the cluster map, for those who ask here by mistake."""
         self._specs: dict[bytes, KeyspaceSpec] = {}
         self.evictions = Evictions()
 
     # ------------------------------------------------------------ ownership
 
     def own(self, shard: int, epoch: int) -> None:
-        """Takes a shard over, empty; or goes on with it in a newer epoch."""
+        """Takes a shard over, empty and loading. Epochs of a shard only grow."""
         if not 0 <= shard < self.total:
             raise InvalidParams(field="shard", value=shard, allowed=f"0 to {self.total - 1}")
-        self._epochs[shard] = epoch
-        if shard not in self._shards:
-            index = self._shards[shard] = Shard(self._policy)
-            for spec in self._specs.values():
-                index.register(spec)
+        life = ShardLife()
+        life.happens(Event.TAKEN, epoch)
+        if self._late:
+            life.happens(Event.LEASE_LATE)
+        self._lives[shard] = life
+        index = self._shards[shard] = Shard(self._policy)
+        for spec in self._specs.values():
+            index.register(spec)
+
+    def loaded(self, shard: int) -> None:
+        """The hard state of an owned shard is known."""
+        self._lives[shard].happens(Event.LOADED)
+
+    def leave(self, shard: int) -> None:
+        """An owned shard is to be somebody else's. Idempotent."""
+        if not self._lives[shard].leaving:
+            self._lives[shard].happens(Event.LEAVING)
+
+    def renumber(self, epoch: int) -> None:
+        """All shards are held in a newer epoch: of a master that is alone."""
+        for life in self._lives.values():
+            life.epoch = max(epoch, life.epoch)
+
+    def lease_is_late(self, late: bool) -> None:
+        """Until it is renewed nothing is answered, or said to nodes."""
+        if late != self._late:
+            self._late = late
+            for life in self._lives.values():
+                life.happens(Event.LEASE_LATE if late else Event.LEASE_RENEWED)
 
     def disown(self, shard: int) -> None:
         """Forgets a shard: it is somebody else's now."""
         self._shards.pop(shard, None)
-        self._epochs.pop(shard, None)
+        self._lives.pop(shard, None)
 
     def get(self, shard: int) -> ShardIndex:
-        """Raises WrongShard."""
-        index = self._shards.get(shard)
-        if index is None:
-            raise WrongShard(shard=shard, epoch=max(self._epochs.values(), default=0))
+        """For readers and report streams. Raises WrongShard."""
+        life = self._lives.get(shard)
+        if life is None or not life.answers:
+            raise WrongShard(shard=shard, epoch=self.map_epoch)
+        return self._shards[shard]
+
+    def _for(self, message: Message, shard: int) -> ShardIndex:
+        index = self.get(shard)
+        if isinstance(message, CHANGES) and not self._lives[shard].changes:
+            raise WrongShard(shard=shard, epoch=self.map_epoch)
         return index
 
     def epoch(self, shard: int) -> int:
         """Of an owned shard."""
-        return self._epochs[shard]
+        return self._lives[shard].epoch
+
+    def states(self) -> Counter[ShardState]:
+        """How many owned shards are in which state."""
+        return Counter(life.state for life in self._lives.values())
 
     def __contains__(self, shard: object) -> bool:
         return shard in self._shards
@@ -114,7 +155,7 @@ class ShardSet:
     @property
     def claims(self) -> list[Claim]:
         """All that is owned."""
-        return list(self._epochs.items())
+        return [(shard, life.epoch) for shard, life in self._lives.items() if life.answers]
 
     # ------------------------------------------------------------ keyspaces
 
@@ -176,12 +217,12 @@ class ShardSet:
         removals may be asked for again."""
         if self.total == 1:
             step = step_of(0)
-            return self.get(0).ask(message, step), [step]
+            return self._for(message, 0).ask(message, step), [step]
         places = Places(self._every, list(self._shards), False, self._hash_bytes)
         parts = parts_of(message, places)
         if not parts:
-            raise WrongShard(shard="of any number", epoch=0)
-        indices = [self.get(part.place) for part in parts]
+            raise WrongShard(shard="of any number", epoch=self.map_epoch)
+        indices = [self._for(message, part.place) for part in parts]
         if isinstance(message, Describe):
             return self._describe(message, [part.place for part in parts], step_of)
         steps = [step_of(part.place) for part in parts]
@@ -204,9 +245,9 @@ class ShardSet:
         """Removes victims until so many bytes of the segment are free: of all shards, in the order of their worth."""
         if want_bytes < 0:
             raise InvalidParams(field="want_bytes", value=want_bytes, allowed="0 or more")
-        steps = {shard: step_of(shard) for shard in self._shards}
+        steps = {shard: step_of(shard) for shard, life in self._lives.items() if life.changes}
         offers = {
-            table: steps[shard].drops for shard, index in self._shards.items() for table in index.offers()
+            table: step.drops for shard, step in steps.items() for table in self._shards[shard].offers()
         }
         tables = list(offers)
         self._policy.full(sum(map(len, tables)))
@@ -243,7 +284,7 @@ class ShardSet:
     def tick(self, step_of: StepOf) -> list[Step]:
         """Time has passed. Returns what that leaves for the nodes."""
         self._policy.study()
-        steps = [step_of(shard) for shard in self._shards]
+        steps = self._open_steps(step_of)
         for step in steps:
             step.share = 1 / len(steps)
             self._shards[step.shard].tick(step)
@@ -251,10 +292,13 @@ class ShardSet:
 
     def remove_some(self, step_of: StepOf) -> list[Step]:
         """A slice of the removals that were too much for one request."""
-        steps = [step_of(shard) for shard in self._shards]
+        steps = self._open_steps(step_of)
         for step in steps:
             self._shards[step.shard].remove_some(step)
         return steps
+
+    def _open_steps(self, step_of: StepOf) -> list[Step]:
+        return [step_of(shard) for shard, life in self._lives.items() if life.answers]
 
     # ------------------------------------------------------------ facts
 
@@ -282,7 +326,9 @@ class ShardSet:
 
     def validate(self) -> None:
         """Asserts every invariant. A scan: for tests."""
-        assert self._shards.keys() == self._epochs.keys()
+        assert self._shards.keys() == self._lives.keys()
+        for life in self._lives.values():
+            life.validate()
         assert all(0 <= shard < self.total for shard in self._shards)
         self._policy.validate()
         for index in self._shards.values():

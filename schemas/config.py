@@ -42,11 +42,18 @@ class MasterSettings(Settings):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(50051, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    advertise: str = Field(
+        "",
+        description="host or host:port that clients and nodes reach this master by (default: what it listens on)",
+    )
     shards: int = Field(
-        1,
-        ge=1,
+        0,
+        ge=0,
         le=512,
-        description="parts of the index; fixed for the life of a pool, the same for all masters",
+        description="parts of the index, fixed when a cluster is made; 0: as it was made, new ones with 16 in etcd, else 1",
+    )
+    lease_s: float = Field(
+        3.0, ge=1, le=60, description="with etcd: silence after which others take over a master's shards"
     )
     connections_max: int = Field(4096, ge=1, description="connections served at once")
     inflight_max: int = Field(256, ge=1, description="requests of one connection handled at once")

@@ -795,7 +795,7 @@ MasterReply = (
     | Announced
     | Victims
 )
-MasterPush = Drop | Check
+MasterPush = Drop | Check | Announced
 ClientToNode = (
     OpenSession
     | RegisterKeyspace

@@ -1,0 +1,54 @@
+"""A member's shards in the core, and the nodes that are told of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from moonpool.master.core import MasterCore
+from moonpool.master.handler import MasterHandler
+from moonpool.master.membership.view import ClusterView
+
+
+class CoreHost:
+    """A ShardHost."""
+
+    def __init__(self, core: MasterCore, handler: MasterHandler) -> None:
+        self._core = core
+        self._handler = handler
+        self._telling = False
+
+    def own(self, shard: int, epoch: int) -> None:
+        """See ShardHost."""
+        self._core.own(shard, epoch)
+        self._tell()
+
+    async def load(self, shard: int, epoch: int) -> None:
+        """See ShardHost."""
+        self._core.loaded(shard)
+
+    async def leave(self, shard: int, epoch: int) -> None:
+        """See ShardHost."""
+        self._core.drain(shard)
+        self._tell()
+
+    def disown(self, shards: Iterable[int]) -> None:
+        """See ShardHost."""
+        for shard in shards:
+            self._core.disown(shard)
+        self._tell()
+
+    def see(self, view: ClusterView) -> None:
+        """See ShardHost."""
+        self._core.see(view.addresses, view.owners_by_address(), view.revision)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Once for all that changes in one turn of the event loop."""
+        if not self._telling:
+            self._telling = True
+            asyncio.get_running_loop().call_soon(self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._telling = False
+        self._handler.tell_nodes()
