@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from support.paper_cluster import BLOCK_BYTES, Block, blocks_of, chain, chained_spec, flat_spec
 
@@ -280,8 +281,6 @@ def test_a_shard_that_comes_back_is_empty_and_knows_all_keyspaces() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(message: Message) -> None:
-    import msgspec
-
     master = Master(5, chained_spec())
     if isinstance(message, PutStart):
         items = [msgspec.structs.replace(item, keyspace=master.keyspace) for item in message.items]

@@ -1,0 +1,232 @@
+"""Masters, nodes and clients in processes of their own, over a real etcd."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from client.chains import all_ok, chained, put_chain
+from client.pool import wait_until
+from support.etcd_server import EtcdServer
+from support.processes import MasterProcess, NodeProcess
+
+from moonpool.schemas.config import ClientSettings
+from moonpool.schemas.errors import MoonpoolError, WrongShard
+from moonpool.schemas.framing import PROTOCOL_VERSION, encode_frame
+from moonpool.schemas.keyspace import objects_keyspace
+from moonpool.schemas.messages import (
+    Failed,
+    GetStatus,
+    Hello,
+    Message,
+    Presence,
+    RegisterKeyspace,
+    Remove,
+    Status,
+    decode_from_master,
+    decode_from_node,
+    encode,
+)
+from moonpool.schemas.packed import join_hashes, pack_u16
+from moonpool.schemas.runs import shards_of
+from moonpool.store_client import StoreClient
+from moonpool.store_client.objects import hashes_of
+from moonpool.store_client.rpc.connection import RpcConnection
+
+pytestmark = pytest.mark.etcd
+
+SHARDS = 6
+LEASE_S = 3.0
+KEYS = [f"object {i}" for i in range(200)]
+VALUES = [key.encode() * 50 for key in KEYS]
+BLOCK = 4096
+
+
+class Cluster:
+    """Three masters over etcd, two nodes, and a client."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self.etcd = stack.enter_context(EtcdServer(folder))
+        self.flags = ["--store", f"etcd://{self.etcd.endpoint}", "--shards", str(SHARDS)]
+        self.flags += ["--lease-s", str(LEASE_S)]
+        self.masters = [stack.enter_context(MasterProcess(self.flags)) for _ in range(3)]
+        self.address = ",".join(master.address for master in self.masters)
+        self.nodes = [
+            stack.enter_context(NodeProcess(self.masters[i].address, name=f"n{i}", prefault=False))
+            for i in range(2)
+        ]  # each knows of one master only, and finds the others
+        self.client = stack.enter_context(StoreClient(ClientSettings(master=self.address)))
+
+    def settled(self, masters: int = 3) -> None:
+        """Waits until that many masters share all shards, and know both nodes and all that they hold."""
+
+        def shared() -> bool:
+            cluster = self.client.cluster_map()
+            return len(cluster.masters) == masters == len(set(cluster.owners)) and -1 not in cluster.owners
+
+        wait_until(shared, 30)
+        wait_until(lambda: sum(entry.state == 1 for entry in self.client.cluster_map().nodes) == 2, 30)
+
+    def fill(self) -> None:
+        wait_until(lambda: set(self.client.batch_put(KEYS, VALUES)) <= {Status.OK, Status.EXISTS}, 30)
+        self.all_there()
+
+    def all_there(self) -> None:
+        wait_until(lambda: self.client.batch_get(KEYS) == VALUES, 30)
+
+    def ask(self, master: MasterProcess, message: Message, timeout_s: float = 5.0) -> Message:
+        """Straight to one master, as a client that knows no map."""
+        connection = RpcConnection(master.address, Hello(PROTOCOL_VERSION, "client", "t"), decode_from_master)
+        try:
+            return connection.call(message, time.monotonic() + timeout_s)
+        finally:
+            connection.close()
+
+    def copies(self) -> int:
+        """Of all masters together."""
+        return sum(
+            int(self.ask(master, GetStatus()).facts["copies"])  # type: ignore[attr-defined]
+            for master in self.masters
+            if master.alive
+        )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        made = Cluster(stack, tmp_path_factory.mktemp("etcd"))
+        try:
+            made.settled()
+            made.fill()
+        except BaseException:
+            print(*(process.output() for process in (*made.masters, *made.nodes)), sep="\n=====\n")
+            raise
+        yield made
+
+
+def test_requests_go_to_whom_they_concern(cluster: Cluster) -> None:
+    there = cluster.client.cluster_map()
+    assert there.shards == SHARDS and sorted(map(there.owners.count, range(3))) == [2, 2, 2]
+    keyspace = cluster.client.register_keyspace(chained("cluster", BLOCK))
+    hashes = [hashlib.sha256(f"chain {i}".encode()).digest() for i in range(600)]
+    assert all_ok(put_chain(cluster.client, keyspace, hashes, BLOCK))
+    wait_until(lambda: cluster.client.match(keyspace, hashes) == 600)
+    assert cluster.client.renew(keyspace, hashes) == [True] * 3
+    assert cluster.client.remove(keyspace, hashes[300:301], force=True).count >= 1
+    assert cluster.client.match(keyspace, hashes) == 300
+    cluster.client.clear(keyspace)
+    assert cluster.client.match(keyspace, hashes) == 0
+
+
+def test_a_master_refuses_what_is_not_its_own_and_says_as_of_when(cluster: Cluster) -> None:
+    spec = objects_keyspace()
+    hashes = hashes_of(KEYS)
+    shards = pack_u16(shards_of(spec.digest(), join_hashes(hashes), 16, SHARDS))
+    for master in cluster.masters:
+        cluster.ask(master, RegisterKeyspace(spec))
+        with pytest.raises(WrongShard, match="epoch [1-9]"):
+            cluster.ask(master, Presence(spec.digest(), join_hashes(hashes), 0, shards=shards))
+        with pytest.raises(WrongShard):
+            cluster.ask(master, Remove(spec.digest(), join_hashes(hashes), True, shards=shards))
+    assert cluster.client.batch_is_exist(KEYS) == [True] * len(KEYS), "and nothing was removed"
+
+
+def test_a_master_with_other_settings_does_not_start(cluster: Cluster) -> None:
+    command = [sys.executable, "-m", "moonpool.master", "--port", "0", *cluster.flags, "--shards", "7"]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "was made with 6" in ended.stderr
+
+
+def test_sigterm_hands_over_without_losing_an_entry(cluster: Cluster) -> None:
+    before = cluster.copies()
+    leaving = cluster.masters[0]
+    start_s = time.monotonic()
+    os.kill(leaving.pid, signal.SIGTERM)
+    wait_until(lambda: not leaving.alive, 30)
+    took_s = time.monotonic() - start_s
+    cluster.settled(2)
+    wait_until(lambda: cluster.copies() == before)
+    assert cluster.client.batch_get(KEYS) == VALUES
+    assert took_s < 2.5, "less than the lease: it was given away, not waited for"
+    assert "is given away" in leaving.output()
+    leaving.start()
+    cluster.settled()
+    wait_until(lambda: cluster.copies() == before)
+    assert cluster.client.batch_get(KEYS) == VALUES
+
+
+def test_a_killed_master_is_replaced_within_its_lease(cluster: Cluster) -> None:
+    before = cluster.copies()
+    victim = cluster.masters[1]
+    victim.kill()
+    start_s = time.monotonic()
+    slowest_s = 0.0
+    while cluster.client.batch_get(KEYS) != VALUES:
+        called_s = time.monotonic()
+        cluster.client.batch_is_exist(KEYS)
+        slowest_s = max(slowest_s, time.monotonic() - called_s)
+        assert time.monotonic() < start_s + 30
+        time.sleep(0.05)
+    assert time.monotonic() - start_s < LEASE_S + 5, (
+        "etcd looks at leases twice a second; the rest is this machine"
+    )
+    assert slowest_s < 2.5, "calls keep to their deadline of 2 s meanwhile"
+    wait_until(lambda: cluster.copies() == before)
+    victim.start()
+    cluster.settled()
+    cluster.all_there()
+
+
+def test_a_master_that_was_stopped_past_its_lease_answers_nothing_stale(cluster: Cluster) -> None:
+    """It wakes up with requests in its sockets, and believes that it owns what others have taken over since."""
+    deposed = cluster.masters[2]
+    hello = Hello(PROTOCOL_VERSION, "client", "t")
+    connection = RpcConnection(deposed.address, hello, decode_from_master)
+    owned = connection.call(GetStatus(), time.monotonic() + 5).facts["shards_owned"]  # type: ignore[attr-defined]
+    assert owned == 2
+    spec, hashes = objects_keyspace(), hashes_of(KEYS)
+    connection.call(RegisterKeyspace(spec), time.monotonic() + 5)
+    deposed.freeze()
+    try:
+        cluster.settled(2)
+        cluster.all_there()
+        removed = cluster.client.batch_remove(KEYS, force=True)
+        assert removed.count == len(KEYS) and removed.pending == []
+        # Without `shards` it would answer from all that it has.
+        sock = connection._sock
+        assert sock is not None
+        waiting = Presence(spec.digest(), join_hashes(hashes), 0)
+        sock.sendall(encode_frame(9, encode(waiting)))
+    finally:
+        deposed.thaw()
+    _, answer = connection._receive(sock, time.monotonic() + 10)
+    connection.close()
+    assert isinstance(answer, Failed), "or it said that removed objects are there"
+    cluster.settled()
+    assert cluster.client.batch_is_exist(KEYS) == [False] * len(KEYS)
+    assert "fenced" in deposed.output()
+    stale = sum(int(node_facts(node)["stale_pushes"]) for node in cluster.nodes)
+    assert stale == 0, "it has not even tried to direct a node"
+    cluster.fill()
+
+
+def node_facts(node: NodeProcess) -> dict[str, int | float | str]:
+    """What a node says of itself."""
+    hello = Hello(PROTOCOL_VERSION, "client", "t")
+    connection = RpcConnection(node.address, hello, decode_from_node)
+    try:
+        reply = connection.call(GetStatus(), time.monotonic() + 5)
+        return reply.facts  # type: ignore[attr-defined,no-any-return]
+    except MoonpoolError:
+        return {"stale_pushes": 0}
+    finally:
+        connection.close()
