@@ -109,8 +109,8 @@ class MasterCore:
         self._owners: list[int] = []
         if alone:
             for shard in range(shards):
-                self.own(shard, epoch)
-                self.loaded(shard)
+                self._shards.own(shard, epoch)
+                self._shards.loaded(shard)
         self._nodes = Nodes(settings.suspect_after_s, settings.lost_after_s)
         self._drop_id = 0
         self._counts: Counter[str] = Counter()
@@ -157,37 +157,16 @@ class MasterCore:
 
     # ------------------------------------------------------------ shards
 
-    def own(self, shard: int, epoch: int) -> None:
-        """A shard is this master's from now on. Nodes' inventories fill it; until it is `loaded`, nothing is changed."""
-        self._shards.own(shard, epoch)
-
-    def loaded(self, shard: int) -> None:
-        """What the metadata store has of a shard is known."""
-        self._shards.loaded(shard)
-
-    def drain(self, shard: int) -> None:
-        """A shard leaves: nothing is answered from it any more, and it is kept until it is disowned. Idempotent."""
-        self._shards.leave(shard)
-
-    def lease_is_late(self, late: bool) -> None:
-        """Whether the master's lease has not been renewed in time (I7)."""
-        self._shards.lease_is_late(late)
-
-    def see(self, masters: list[str], owners: list[int], epoch: int) -> None:
-        """The masters of the cluster, for each shard an index into them (or -1), and as of when."""
-        self._masters, self._owners = masters, owners
-        self._shards.map_epoch = epoch
+    @property
+    def shards(self) -> ShardSet:
+        """Its shards. They leave through `disown`."""
+        return self._shards
 
     def disown(self, shard: int) -> None:
         """A shard is not this master's any more: nothing is known or said of it."""
         self._shards.disown(shard)
         for node in self._nodes.all():
             node.disown(shard)
-
-    @property
-    def claims(self) -> list[tuple[int, int]]:
-        """(shard, epoch) of all shards that it owns."""
-        return self._shards.claims
 
     # ------------------------------------------------------------ clients
 

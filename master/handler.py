@@ -106,7 +106,7 @@ class MasterHandler:
 
     def _look_at_lease(self) -> bool:
         serving = self.serving()
-        self._core.lease_is_late(not serving)
+        self._core.shards.lease_is_late(not serving)
         return serving
 
     async def _confirmed(

@@ -20,16 +20,16 @@ class CoreHost:
 
     def own(self, shard: int, epoch: int) -> None:
         """See ShardHost."""
-        self._core.own(shard, epoch)
+        self._core.shards.own(shard, epoch)
         self._tell()
 
     async def load(self, shard: int, epoch: int) -> None:
         """See ShardHost."""
-        self._core.loaded(shard)
+        self._core.shards.loaded(shard)
 
     async def leave(self, shard: int, epoch: int) -> None:
         """See ShardHost."""
-        self._core.drain(shard)
+        self._core.shards.leave(shard)
         self._tell()
 
     def disown(self, shards: Iterable[int]) -> None:

@@ -259,8 +259,8 @@ def test_a_shard_that_comes_back_is_empty_and_knows_all_keyspaces() -> None:
     hashes = chain(50, "x")
     master.commit([Block(one) for one in hashes], hashes)
     master.core.disown(3)
-    master.core.own(3, 9)
-    assert dict(master.core.claims) == {0: 7, 1: 7, 2: 7, 3: 9, 4: 7}
+    master.core.shards.own(3, 9)
+    assert dict(master.core.shards.claims) == {0: 7, 1: 7, 2: 7, 3: 9, 4: 7}
     shards = master.column(hashes)
     bits = master.ask(Presence(master.keyspace, join_hashes(hashes), shards=shards)).bits  # type: ignore[attr-defined]
     assert [bool(bit) for bit in bits] == [shard != 3 for shard in shards[::2]]

@@ -132,7 +132,7 @@ def test_a_master_refuses_what_is_not_its_own_and_says_as_of_when(cluster: Clust
     shards = pack_u16(shards_of(spec.digest(), join_hashes(hashes), 16, SHARDS))
     for master in cluster.masters:
         cluster.ask(master, RegisterKeyspace(spec))
-        with pytest.raises(WrongShard, match="epoch [1-9]"):
+        with pytest.raises(WrongShard, match=r"epoch [1-9]"):
             cluster.ask(master, Presence(spec.digest(), join_hashes(hashes), 0, shards=shards))
         with pytest.raises(WrongShard):
             cluster.ask(master, Remove(spec.digest(), join_hashes(hashes), True, shards=shards))
