@@ -162,6 +162,11 @@ class MasterCore:
         """Its shards. They leave through `disown`."""
         return self._shards
 
+    def see(self, masters: list[str], owners: list[int], epoch: int) -> None:
+        """The masters of the cluster, for each shard an index into them (or -1), and as of when."""
+        self._masters, self._owners = masters, owners
+        self._shards.map_epoch = epoch
+
     def disown(self, shard: int) -> None:
         """A shard is not this master's any more: nothing is known or said of it."""
         self._shards.disown(shard)
