@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,8 @@ import chart_schema
 import pytest
 import yaml
 from support.chart import CHART, Chart, Manifest, Manifests, Refused
-from support.processes import MasterProcess, NodeProcess
 
+from moonpool.schemas.access import Tokens
 from moonpool.schemas.config import ClientSettings, MasterSettings, NodeSettings
 from moonpool.schemas.config_load import KINDS, load
 from moonpool.schemas.mooncake_config import client_settings
@@ -46,24 +43,6 @@ WRONG: list[tuple[str, Manifest]] = [
     ("tag with a slash", {"image": {"tag": "a/b"}}),
     ("empty peer", {"networkPolicy": {"clients": [{}]}}),
 ]
-
-
-COMING = {
-    "http_port",
-    "metrics_port",
-    "store",
-    "cluster",
-    "tokens_file",
-    "token_file",
-    "insecure",
-    "advertise",
-}
-COMING |= {"token", "tls_cert", "tls_key", "tls_ca"}
-"""Settings that the chart writes already and that no process reads yet."""
-
-
-def without_coming(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in COMING}
 
 
 def settings_in(manifests: Manifests, component: str) -> dict[str, Any]:
@@ -105,20 +84,20 @@ def test_settings_of_the_manifests_exist(rendered: Manifests, tmp_path: Path) ->
     """As the processes themselves read them, variables included."""
     for kind, model in (("master", MasterSettings), ("node", NodeSettings)):
         file = tmp_path / f"{kind}.json"
-        settings = {kind: without_coming(settings_in(rendered, kind)[kind])}
+        settings = {kind: settings_in(rendered, kind)[kind]}
         file.write_text(json.dumps(settings))
         pods = [pod for name, pod in rendered.pods() if name.endswith(kind)]
         variables = [v["name"] for pod in pods for c in pod["containers"] for v in c.get("env", [])]
         environment = {name: "pod-1" for name in variables if name.startswith("MOONPOOL_")}
         loaded = load(model, file=file, environment=environment)
         assert loaded.settings.port == settings[kind]["port"]
-    client = client_settings(without_coming(settings_in(rendered, "client")), "mooncake.json")
+    client = client_settings(settings_in(rendered, "client"), "mooncake.json")
     assert client.run_dir == load(NodeSettings, file=tmp_path / "node.json").settings.run_dir
 
 
 def test_settings_that_the_chart_keeps_for_itself_exist() -> None:
     for kind, names in chart_schema.OF_THE_CHART.items():
-        assert names.keys() - COMING <= KINDS[kind].model_fields.keys()
+        assert names.keys() <= KINDS[kind].model_fields.keys()
 
 
 def test_settings_of_the_user_reach_the_process(chart: Chart) -> None:
@@ -207,12 +186,13 @@ def test_rdma_asks_for_devices_and_locked_memory(chart: Chart) -> None:
 def test_tokens_are_made_and_hidden(chart: Chart) -> None:
     manifests = chart.render({})
     made = manifests.of("Secret", "tokens")["stringData"]
-    listed = {entry["role"]: entry["token_sha256"] for entry in yaml.safe_load(made["tokens.yaml"])}
-    for role in ("client", "node", "admin"):
+    listed = {entry["role"]: entry["token_sha256"] for entry in json.loads(made["tokens.json"])["tokens"]}
+    Tokens.parse(json.loads(made["tokens.json"]), "the Secret")
+    for role in ("client", "node", "monitor", "admin"):
         token = made[f"{role}-token"]
         assert len(token) >= 40
         assert listed[role] == hashlib.sha256(token.encode()).hexdigest()
-        assert token not in made["tokens.yaml"]
+        assert token not in made["tokens.json"]
         assert all(token not in str(each) for each in manifests if each["kind"] != "Secret")
     assert not chart.render("external-etcd-tls").all("Secret")
     assert not chart.render("insecure-trial").all("Secret")
@@ -230,28 +210,31 @@ def test_nothing_watches_unless_asked(chart: Chart) -> None:
     assert not kinds & {"ServiceMonitor", "PrometheusRule", "Certificate"}
 
 
-def test_the_test_of_the_chart_puts_and_gets(chart: Chart, tmp_path: Path) -> None:
-    """`helm test`, against servers that run here instead of a cluster's."""
-    (container,) = chart.render("insecure-trial").of("Pod", "test")["spec"]["containers"]
-    assert container["command"][:2] == ["python", "-c"]
-    command = [sys.executable, "-c", container["command"][2]]
-    config = tmp_path / "mooncake.json"
-    variables = {each["name"]: each["value"] for each in container["env"]}
-    environment = os.environ | variables | {"MOONCAKE_CONFIG_PATH": str(config), "TIMEOUT_S": "20"}
-    with MasterProcess() as master, NodeProcess(master) as node:
-        client = {"master_server_address": master.address, "run_dir": node.run_dir}
-        config.write_text(json.dumps(client))
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert (done.returncode, done.stdout) == (0, "put, get and remove of 1 MiB: good\n"), done.stderr
-        node.kill()
-        environment["TIMEOUT_S"] = "0"
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 1, done.stdout
-        assert "not yet:" in done.stderr
+def test_prometheus_scrapes_each_pod_once_and_may(chart: Chart) -> None:
+    manifests = chart.render("ha-etcd")
+    monitors = manifests.all("ServiceMonitor")
+    assert len(monitors) == 2
+    for monitor in monitors:
+        selector = monitor["spec"]["selector"]["matchLabels"]
+        (service,) = [
+            each
+            for each in manifests.all("Service")
+            if selector.items() <= each["metadata"]["labels"].items()
+        ]
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+        credentials = endpoint["authorization"]["credentials"]
+        assert credentials["key"] in manifests.of("Secret", credentials["name"])["stringData"]
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_tls_is_asked_for_where_it_is_spoken(chart: Chart) -> None:
+    manifests = chart.render("tls-secrets")
+    (master,) = manifests.of("StatefulSet", "master")["spec"]["template"]["spec"]["containers"]
+    assert {master[probe]["httpGet"]["scheme"] for probe in ("livenessProbe", "readinessProbe")} == {"HTTPS"}
+    for kind in ("master", "node"):
+        assert settings_in(manifests, kind)[kind]["tls_ca"] == "/etc/moonpool/tls/ca.crt"
+    assert client_settings(settings_in(manifests, "client"), "mooncake.json").tls_ca
 
 
 def test_the_package_holds_what_an_install_needs(chart: Chart, tmp_path: Path) -> None:

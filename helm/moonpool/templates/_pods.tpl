@@ -100,3 +100,14 @@ tolerations:
 {{- end }}
 {{- end }}
 {{- end -}}
+
+{{- /* (list $ "live"): asks the master's REST interface. Health needs no token. */ -}}
+{{- define "moonpool.health" -}}
+{{- $access := (index . 0).Values.access -}}
+httpGet:
+  path: /api/v1/health/{{ index . 1 }}
+  port: http
+  {{- if and $access.tls.enabled (not $access.insecure) }}
+  scheme: HTTPS
+  {{- end }}
+{{- end -}}

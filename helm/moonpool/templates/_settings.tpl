@@ -1,9 +1,14 @@
-{{- /* Where masters keep hard state, as the setting `store` says it; empty: their default. */ -}}
+{{- /* The members of etcd that masters keep hard state in; none: a file. */ -}}
 {{- define "moonpool.etcdEndpoints" -}}
 {{- if .Values.etcd.endpoints -}}
 {{- .Values.etcd.endpoints | toJson -}}
 {{- else if .Values.etcd.trial.enabled -}}
-{{- list (printf "%s-etcd:2379" (include "moonpool.fullname" .)) | toJson -}}
+{{- $name := printf "%s-etcd" (include "moonpool.fullname" .) -}}
+{{- $members := list -}}
+{{- range $number := until (int .Values.etcd.trial.replicas) -}}
+{{- $members = append $members (printf "%s-%d.%s-headless:2379" $name $number $name) -}}
+{{- end -}}
+{{- $members | toJson -}}
 {{- else -}}
 []
 {{- end -}}
@@ -34,12 +39,16 @@
 {{- if $access.insecure -}}
 {{- if ne $kind "client" -}}{{- $_ := set $settings "insecure" true -}}{{- end -}}
 {{- else -}}
-{{- if eq $kind "master" -}}{{- $_ := set $settings "tokens_file" "/etc/moonpool/tokens/tokens.yaml" -}}
-{{- else -}}{{- $_ := set $settings "token_file" (printf "/etc/moonpool/tokens/%s-token" $kind) -}}{{- end -}}
+{{- if ne $kind "client" -}}{{- $_ := set $settings "tokens_file" "/etc/moonpool/tokens/tokens.json" -}}{{- end -}}
+{{- if ne $kind "master" -}}
+{{- $_ := set $settings "token_file" (printf "/etc/moonpool/tokens/%s-token" $kind) -}}
+{{- end -}}
 {{- if $access.tls.enabled -}}
 {{- $_ := set $settings "tls_cert" "/etc/moonpool/tls/tls.crt" -}}
 {{- $_ := set $settings "tls_key" "/etc/moonpool/tls/tls.key" -}}
 {{- $_ := set $settings "tls_ca" "/etc/moonpool/tls/ca.crt" -}}
+{{- /* Nodes are reached by addresses that no certificate can name beforehand: the CA has to be the pool's own. */ -}}
+{{- if ne $kind "master" -}}{{- $_ := set $settings "tls_verify_host" false -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $settings | toJson -}}
@@ -47,12 +56,29 @@
 
 {{- define "moonpool.masterSettings" -}}
 {{- $values := .Values.master -}}
-{{- $settings := dict "host" "0.0.0.0" "port" (int $values.port) "http_port" (int $values.httpPort) -}}
+{{- $settings := dict
+  "host" "0.0.0.0"
+  "port" (int $values.port)
+  "http_host" "0.0.0.0"
+  "http_port" (int $values.httpPort)
+-}}
 {{- $endpoints := include "moonpool.etcdEndpoints" . | fromJsonArray -}}
 {{- if $endpoints -}}
 {{- $_ := set $settings "store" (printf "etcd://%s" (join ";" $endpoints)) -}}
+{{- $_ := set $settings "cluster" (default (include "moonpool.fullname" .) .Values.cluster) -}}
+{{- if .Values.etcd.endpoints -}}
+{{- with .Values.etcd.tlsSecret -}}
+{{- $_ := set $settings "etcd_ca" "/etc/moonpool/etcd/ca.crt" -}}
+{{- $_ := set $settings "etcd_cert" "/etc/moonpool/etcd/tls.crt" -}}
+{{- $_ := set $settings "etcd_key" "/etc/moonpool/etcd/tls.key" -}}
+{{- end -}}
+{{- with .Values.etcd.user -}}
+{{- $_ := set $settings "etcd_user" . -}}
+{{- $_ := set $settings "etcd_password_file" "/etc/moonpool/etcd-password/password" -}}
+{{- end -}}
+{{- end -}}
 {{- else if $values.persistence.enabled -}}
-{{- $_ := set $settings "store" "file:///var/lib/moonpool" -}}
+{{- $_ := set $settings "store" "file:/var/lib/moonpool/state" -}}
 {{- end -}}
 {{- mergeOverwrite $settings (include "moonpool.accessSettings" (list . "master") | fromJson) $values.settings | toJson -}}
 {{- end -}}
@@ -64,6 +90,7 @@
   "host" "0.0.0.0"
   "port" (int $values.port)
   "data_port" (int $values.dataPort)
+  "metrics_host" "0.0.0.0"
   "metrics_port" (int $values.metricsPort)
   "size" $values.size
   "segment_dir" "/segments"

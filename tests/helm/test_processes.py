@@ -1,0 +1,86 @@
+"""Servers that start with exactly the settings and secrets that the chart writes, and what `helm test` says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from support.chart import Chart, Manifests
+from support.processes import ServerProcess
+
+KINDS = ("master", "node", "client")
+
+
+class Configured(ServerProcess):
+    """`moonpool master` or `moonpool node` with a settings file and nothing else, as a pod starts it."""
+
+    def __init__(self, kind: str, file: Path) -> None:
+        super().__init__(["-m", "moonpool.store_client.cli.main", kind, "--config", str(file)])
+
+
+def lay_out(manifests: Manifests, folder: Path, ports: dict[str, int]) -> dict[str, Path]:
+    """The files of ConfigMaps and Secrets as the pods see them, with these folders for theirs and ports for theirs."""
+    for name in ("segments", "run", "state", "tokens"):
+        (folder / name).mkdir()
+    for secret in manifests.all("Secret"):
+        for name, text in secret["stringData"].items():
+            file = folder / "tokens" / name
+            file.write_text(text)
+            file.chmod(0o600)
+    places = {"/etc/moonpool/tokens": "tokens", "/segments": "segments", "/run/moonpool": "run"}
+    places["/var/lib/moonpool"] = "state"
+    files = {}
+    for kind in KINDS:
+        (text,) = manifests.of("ConfigMap", kind)["data"].values()
+        for place, name in places.items():
+            text = text.replace(f'"{place}', f'"{folder / name}')
+        settings = json.loads(text)
+        own = settings.get(kind, settings)
+        own |= {name: 0 for name in ("port", "data_port", "metrics_port") if name in own}
+        if kind == "master":
+            own["port"], own["http_port"] = ports["rpc"], ports["http"]
+        if "size" in own:
+            own["size"], own["advertise"] = "64Mi", "127.0.0.1"
+        for name in ("master", "master_server_address"):
+            if name in own:
+                own[name] = f"127.0.0.1:{ports['rpc']}"
+        files[kind] = folder / f"{kind}.json"
+        files[kind].write_text(json.dumps(settings))
+    return files
+
+
+def free_ports() -> dict[str, int]:
+    import socket
+
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return {"rpc": one.getsockname()[1], "http": other.getsockname()[1]}
+
+
+@pytest.mark.parametrize("name", ["default", "insecure"])
+def test_servers_run_on_what_the_chart_wrote(chart: Chart, tmp_path: Path, name: str) -> None:
+    manifests = chart.render({} if name == "default" else {"access": {"insecure": True}})
+    ports = free_ports()
+    files = lay_out(manifests, tmp_path, ports)
+    (container,) = manifests.of("Pod", "test")["spec"]["containers"]
+    environment = os.environ | {"MOONCAKE_CONFIG_PATH": str(files["client"]), "TIMEOUT_S": "30"}
+    with Configured("master", files["master"]), Configured("node", files["node"]):
+        done = subprocess.run(
+            [sys.executable, *container["command"][1:]],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, "put, get and remove of 1 MiB: good\n"), done.stderr
+        for what in ("live", "ready"):
+            url = f"http://127.0.0.1:{ports['http']}/api/v1/health/{what}"
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                assert answer.status == 200
