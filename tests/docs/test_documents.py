@@ -8,28 +8,29 @@ from pathlib import Path
 import docs_tables
 import pytest
 import typer.main
+from support.doc_blocks import PAGES, commands, named
 
 from moonpool.schemas.config_load import KINDS, OTHER_VARIABLES
 from moonpool.schemas.errors import CODES
 from moonpool.store_client.cli.main import app
 
 ROOT = docs_tables.ROOT
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
-TOOLS = {"make", "git", "python", "pip", ".", "cd", "moonpool"}
-
-
-def named(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def commands(page: Path) -> list[str]:
-    """The lines of a page's shell blocks, continued ones joined."""
-    text = "\n".join(SHELL_BLOCK.findall(page.read_text()))
-    text = re.sub(r"\s+# .*", "", text)
-    text = re.sub(r"'[^']*'", lambda quoted: quoted[0].replace("\n", " "), text)
-    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
-    return [line for line in lines if line and not line.startswith(("#", "--"))]
+TOOLS = {
+    "make",
+    "git",
+    "python",
+    "pip",
+    ".",
+    "cd",
+    "moonpool",
+    "curl",
+    "docker",
+    "etcd",
+    "helm",
+    "kubectl",
+    "vllm",
+    "etcdctl",
+}
 
 
 @pytest.mark.parametrize("name", docs_tables.PAGES)
@@ -70,7 +71,7 @@ def test_commands_of_the_documents_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     leaves = dict(docs_tables.leaf_commands("moonpool", typer.main.get_command(app)))
     for line in commands(page):
-        words = line.split()
+        words = re.sub(r"^(\w+=\S+ )+", "", line).split()
         assert words[0] in TOOLS, line
         if words[0] == "make":
             assert set(words[1:]) <= targets, line
