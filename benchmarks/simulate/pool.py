@@ -38,7 +38,7 @@ from moonpool.schemas.messages import (
     RunSlice,
     Victims,
 )
-from moonpool.schemas.packed import pack_u16, pack_u32, pack_u64, split_hashes, u16s, u32s
+from moonpool.schemas.packed import pack_u16, pack_u32, pack_u64, split_hashes, u16s, u32s, u64s
 from moonpool.schemas.runs import split_runs
 from moonpool.store_client.prefix import PrefixSearch
 
@@ -129,11 +129,12 @@ class PaperPool:
         self._ask(Renew(KEYSPACE, b"".join(deepest)), host, now_s)
 
     def locate(self, chain: Chain, first: int, end: int, host: Host, now_s: float) -> Counter[int]:
-        """How many of those blocks each host has for the reader: a block's first copy."""
+        """How many of those blocks each host has for the reader; some may have gone since the match."""
         runs = [RunSlice(chain[at + n - 1], at, n) for at, n in split_runs(first, end - first)]
         reply = cast(Located, self._ask(Locate(KEYSPACE, 0, runs), host, now_s))
         names = [int.from_bytes(segment, "big") for segment in reply.segments]
-        return Counter(names[which] for which in u16s(reply.which).tolist())
+        there = u16s(reply.which)[u64s(reply.generations) > 0]
+        return Counter(names[which] for which in there.tolist())
 
     def put(self, chain: Chain, host: Host, now_s: float) -> list[int]:
         """Writes what is missing; returns its positions."""
