@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 HANDSHAKES_MAX = 128
 """Under way at once. One more ends the oldest: who is honest needs milliseconds."""
 PAUSE_S = 0.1
+UNREAD_BYTES = 64 << 10
+"""Taken off a socket before it is closed, or its peer may see a reset in the place of our last words."""
 
 
 def refusal_of_plain_text() -> bytes:
@@ -74,8 +76,9 @@ class TlsListener:
                 first = sock.recv(1, socket.MSG_PEEK)
                 if first and first[0] != HANDSHAKE_BYTE:
                     log.info("%s came without TLS", peer)
-                    with contextlib.suppress(OSError):
+                    with contextlib.closing(sock), contextlib.suppress(OSError):
                         sock.send(refusal_of_plain_text())
+                        sock.recv(UNREAD_BYTES)
                     return
                 await loop.connect_accepted_socket(
                     self._make, sock, ssl=self._tls.context(), ssl_handshake_timeout=self._timeout_s
