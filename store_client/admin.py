@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from moonpool.schemas.errors import ProtocolError
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
@@ -31,6 +33,7 @@ from moonpool.store_client.listing import Listed, ListingPage, list_page
 from moonpool.store_client.nodes import Nodes
 from moonpool.store_client.rpc.connection import RpcConnection
 from moonpool.store_client.rpc.credentials import Credentials
+from moonpool.store_client.transports.tcp import TcpTransport
 
 
 class AdminParts(NamedTuple):
@@ -104,6 +107,12 @@ class Admin:
         if not isinstance(reply, StatusReport):
             raise ProtocolError(peer=info.node, reason=f"{type(reply).__name__} in answer to GetStatus")
         return reply.facts
+
+    def lanes_to(self, info: NodeInfo, spec: KeyspaceSpec) -> TcpTransport:
+        """A transport to that very node, whatever the masters would choose. The caller closes it."""
+        digest, parts = spec.digest(), self._parts
+        hello = msgspec.structs.replace(parts.hello, role="data")
+        return TcpTransport(info, hello, 1, {digest: spec}.get, parts.credentials)
 
     def list_page(
         self,

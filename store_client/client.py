@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.framing import PROTOCOL_VERSION
@@ -100,8 +98,6 @@ class StoreClient:
             AdminParts(self._gate, self._cluster, self._nodes, hello, credentials, self._deadline_s)
         )
         """What operators ask."""
-        self.data_hello = msgspec.structs.replace(hello, role="data")
-        """How this client greets a node's data lanes."""
         self._objects = self._book.add(objects_keyspace(self.settings.tenant))
         self._own_segment = OwnSegment.start(self.settings) if self.settings.segment_size else None
 

@@ -10,10 +10,10 @@ import typer
 from moonpool.store_client.cli.options import AsJson, Assignments, ConfigFile, Master, parsed
 
 if TYPE_CHECKING:
-    from moonpool.schemas.messages import Hello
     from moonpool.store_client.cli.output import Progress
     from moonpool.store_client.doctor.findings import Finding
     from moonpool.store_client.doctor.host_view import HostView
+    from moonpool.store_client.doctor.pool_probe import Caller
     from moonpool.store_client.doctor.settings_probe import Found
 
 MEASURED_MAX = 8
@@ -71,19 +71,19 @@ def examine(
     from moonpool.store_client.doctor.settings_probe import check_settings, read_settings
 
     settings = read_settings(file, view.environment, given)
-    hello = _hello(settings)
-    found = check_settings(settings) + check_host(read_host(view, settings.node), settings.node)
+    caller, problem = _caller(settings)
+    found = [*check_settings(settings), *problem, *check_host(read_host(view, settings.node), settings.node)]
     wanted = [("master", settings.master.host, settings.master.port)]
     wanted += [("REST", settings.master.http_host, settings.master.http_port)]
     wanted += [("node's data", settings.node.host, settings.node.data_port)]
-    found += check_ports([look_at_port(*port, hello) for port in wanted if port[2]])
-    if not host_only:
-        found += _examine_pool(settings, hello, shown, no_bandwidth, prefill_rate)
+    found += check_ports([look_at_port(*port, caller) for port in wanted if port[2]])
+    if not host_only and not problem:
+        found += _examine_pool(settings, caller, shown, no_bandwidth, prefill_rate)
     return found
 
 
 def _examine_pool(
-    settings: Found, hello: Hello, shown: Progress, no_bandwidth: bool, prefill_rate: float
+    settings: Found, caller: Caller, shown: Progress, no_bandwidth: bool, prefill_rate: float
 ) -> list[Finding]:
     from moonpool.schemas.messages import NodeState
     from moonpool.store_client import StoreClient
@@ -97,15 +97,16 @@ def _examine_pool(
     from moonpool.store_client.doctor.pool_probe import ask, ask_all
 
     shown.what = "asking the master"
-    at_master = ask("the master", settings.client.master, hello, master=True)
-    found = [check_master(at_master)]
-    if at_master.welcome is None:
-        return found + (check_versions([at_master]) if at_master.other_protocol else [])
+    addresses = settings.client.master.split(",")
+    masters = [ask(f"the master at {address}", address, caller, master=True) for address in addresses]
+    found = [check_master(facts) for facts in masters]
+    if all(facts.welcome is None for facts in masters):
+        return found + (check_versions(masters) if any(facts.other_protocol for facts in masters) else [])
     with StoreClient(settings.client) as client:
         entries = client.cluster_map().nodes
         shown.what = f"asking {len(entries)} node(s)"
-        servers = ask_all([(f"node {e.info.node}", e.info.rpc_address) for e in entries], hello)
-        everyone = [at_master, *servers]
+        servers = ask_all([(f"node {e.info.node}", e.info.rpc_address) for e in entries], caller)
+        everyone = [*masters, *servers]
         found += [*check_versions(everyone), *check_clocks(everyone), *check_nodes(entries, servers)]
         if not no_bandwidth:
             shown.what = "measuring what can be read from each node"
@@ -117,12 +118,21 @@ def _examine_pool(
     return found
 
 
-def _hello(settings: Found) -> Hello:
+def _caller(settings: Found) -> tuple[Caller, list[Finding]]:
+    """Who asks, and what is wrong with the secrets that were to be shown."""
+    from moonpool.schemas.errors import ConfigError
     from moonpool.schemas.framing import PROTOCOL_VERSION
     from moonpool.schemas.messages import Hello
+    from moonpool.store_client.doctor.findings import broken
+    from moonpool.store_client.doctor.pool_probe import Caller
+    from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 
-    client = settings.client
-    return Hello(PROTOCOL_VERSION, "client", "moonpool doctor", client.tenant, client.token)
+    hello = Hello(PROTOCOL_VERSION, "client", "moonpool doctor", settings.client.tenant)
+    try:
+        return Caller(hello, Credentials.of(settings.client)), []
+    except ConfigError as error:
+        advice = "mend it: without it no server that wants a token or a certificate answers"
+        return Caller(hello, NO_CREDENTIALS), [broken("config", str(error), advice)]
 
 
 def report(found: list[Finding], as_json: bool) -> None:

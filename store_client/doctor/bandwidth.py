@@ -27,7 +27,7 @@ from moonpool.store_client.client import StoreClient
 from moonpool.store_client.doctor.findings import Finding, ok, warning
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.transports.base import WriteBatch
-from moonpool.store_client.transports.tcp import TcpTransport
+from moonpool.store_client.transports.shm import same_host
 
 PREFILL_TOKENS_S = 10_000.0
 """Assumed of one engine where nobody says it: an 8B model in 16 bits on one large GPU, or so."""
@@ -116,8 +116,6 @@ def measure(client: StoreClient, infos: Sequence[NodeInfo]) -> list[Rate]:
 
 
 def _measure(client: StoreClient, info: NodeInfo) -> Rate:
-    from moonpool.store_client.transports.shm import same_host
-
     block_bytes = (
         min(PROBE_BYTES, info.capacity_bytes // 8, info.page_bytes * BLOCKS) // BLOCKS // 4096 * 4096
     )
@@ -150,12 +148,9 @@ def _write(
     client: StoreClient, info: NodeInfo, spec: KeyspaceSpec, hashes: list[bytes], blocks: Fragments
 ) -> None:
     """To this node, which the master would not have chosen: over tcp, as from another host."""
-    digest = spec.digest()
     lengths = np.full(BLOCKS, spec.shard_bytes[0], dtype=np.uint64)
-    item = BeginItem(digest, 0, 0, b"", join_hashes(hashes), pack_u64(lengths.tolist()))
-    transport = TcpTransport(
-        info, client.data_hello, 1, lambda keyspace: spec if keyspace == digest else None
-    )
+    item = BeginItem(spec.digest(), 0, 0, b"", join_hashes(hashes), pack_u64(lengths.tolist()))
+    transport = client.admin.lanes_to(info, spec)
     try:
         batch = WriteBatch(item, lengths, blocks, visible=True)
         statuses = transport.write([batch], time.monotonic() + TIMEOUT_S)[0]

@@ -41,10 +41,16 @@ def check_master(facts: ServerFacts) -> Finding:
         return ok("master", f"the master at {facts.address} answers")
     if facts.other_protocol:
         return ok("master", f"the master at {facts.address} answers, in another protocol")
+    if facts.unwelcome:
+        return broken(
+            "master",
+            f"the master at {facts.address} refuses us: {facts.failure}",
+            "set token_file to a token that it knows (MOONPOOL_TOKEN_FILE)",
+        )
     return broken(
         "master",
-        f"the master can't be asked: {facts.failure}",
-        "is it running (`moonpool master`, `moonpool serve`)? does it listen beyond 127.0.0.1 (host)? is "
+        f"the master at {facts.address} can't be asked: {facts.failure}",
+        "is it running (`moonpool master`, `moonpool serve`)? does it want TLS (tls_ca)? does it listen beyond 127.0.0.1 (host)? is "
         "--master right? does a firewall drop its port? --host-only leaves it out",
     )
 

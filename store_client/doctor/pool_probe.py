@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from moonpool.schemas.errors import MoonpoolError, VersionMismatch
+from moonpool.schemas.errors import Forbidden, MoonpoolError, Unauthorized, VersionMismatch
 from moonpool.schemas.messages import GetStatus, Hello, Message, Welcome, decode_from_master, decode_from_node
 from moonpool.store_client.rpc.connection import RpcConnection
+from moonpool.store_client.rpc.credentials import Credentials
 
 TIMEOUT_S = 3.0
 PORT_TIMEOUT_S = 1.0
@@ -23,7 +24,7 @@ AT_ONCE = 16
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
     """`offset_s`: how far its clock is ahead of ours, known to within `slack_s`. `failure`: why it couldn't be asked;
-    `other_protocol`: because it speaks another one."""
+    `other_protocol`: because it speaks another one; `unwelcome`: because of who asks."""
 
     name: str
     address: str
@@ -32,11 +33,21 @@ class ServerFacts:
     slack_s: float = 0.0
     failure: str = ""
     other_protocol: bool = False
+    unwelcome: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    hello: Hello
+    credentials: Credentials
 
 
 @dataclass(frozen=True, slots=True)
 class PortFacts:
-    """`owner`: "" where the port is free, "master" or "node" where one of ours answers there, else "other".
+    """`owner`: "" where the port is free, "master" or "node" where one of ours answers there, "server" where one refuses us,
+    else "other".
     `failure`: why nobody could listen there at all."""
 
     what: str
@@ -46,19 +57,26 @@ class PortFacts:
     failure: str = ""
 
 
-def ask(name: str, address: str, hello: Hello, *, master: bool, timeout_s: float = TIMEOUT_S) -> ServerFacts:
+def ask(
+    name: str, address: str, caller: Caller, *, master: bool, timeout_s: float = TIMEOUT_S
+) -> ServerFacts:
     """One server's facts."""
     decode: Any = decode_from_master if master else decode_from_node
     try:
-        connection = RpcConnection(address, hello, decode)
+        connection = RpcConnection(address, caller.hello, decode, caller.credentials)
     except MoonpoolError as error:  # an address that can't be one
         return ServerFacts(name, address, failure=str(error))
     start_s, before_s = time.monotonic(), time.time()
     try:
         _: Message = connection.call(GetStatus(), start_s + timeout_s)
     except MoonpoolError as error:
-        other = isinstance(error, VersionMismatch)
-        return ServerFacts(name, address, failure=str(error), other_protocol=other)
+        return ServerFacts(
+            name,
+            address,
+            failure=str(error),
+            other_protocol=isinstance(error, VersionMismatch),
+            unwelcome=isinstance(error, Unauthorized | Forbidden),
+        )
     finally:
         connection.close()
     took_s = time.monotonic() - start_s
@@ -69,13 +87,13 @@ def ask(name: str, address: str, hello: Hello, *, master: bool, timeout_s: float
     return ServerFacts(name, address, welcome, offset_s, took_s / 2)
 
 
-def ask_all(servers: Sequence[tuple[str, str]], hello: Hello) -> list[ServerFacts]:
+def ask_all(servers: Sequence[tuple[str, str]], caller: Caller) -> list[ServerFacts]:
     """Nodes, by (name, address): several at once, in the order given."""
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="doctor") as threads:
-        return list(threads.map(lambda server: ask(server[0], server[1], hello, master=False), servers))
+        return list(threads.map(lambda server: ask(server[0], server[1], caller, master=False), servers))
 
 
-def look_at_port(what: str, host: str, port: int, hello: Hello) -> PortFacts:
+def look_at_port(what: str, host: str, port: int, caller: Caller) -> PortFacts:
     """Whether a server could listen there, and who does now."""
     try:
         family, _, _, _, target = socket.getaddrinfo(
@@ -90,7 +108,8 @@ def look_at_port(what: str, host: str, port: int, hello: Hello) -> PortFacts:
             return PortFacts(what, host, port, failure=error.strerror or str(error))
     here = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     address = f"[{here}]:{port}" if ":" in here else f"{here}:{port}"
-    facts = ask(what, address, hello, master=True, timeout_s=PORT_TIMEOUT_S)
+    facts = ask(what, address, caller, master=True, timeout_s=PORT_TIMEOUT_S)
     if facts.welcome is not None:
         return PortFacts(what, host, port, facts.welcome.server)
-    return PortFacts(what, host, port, "master" if facts.other_protocol else "other")
+    ours = facts.other_protocol or facts.unwelcome
+    return PortFacts(what, host, port, "server" if ours else "other")

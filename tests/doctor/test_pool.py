@@ -6,9 +6,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.commands import Said, moonpool
+from support.guarded import TOKENS, write_tokens
 from support.processes import MasterProcess, NodeProcess
 from support.scripted_server import ScriptedServer
 
@@ -98,6 +100,30 @@ def test_port_taken(servers: tuple[MasterProcess, NodeProcess]) -> None:
     said = moonpool("doctor", "--host-only", "--set", "size=1MB", "--set", f"port={port}", "--json")
     assert levels(said)["ports"] == "ok"
     assert "taken by a master of ours" in said.out
+
+
+def test_a_pool_that_wants_a_token(tmp_path: Path) -> None:
+    file = write_tokens(tmp_path / "tokens.json")
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text(TOKENS["admin"])
+    with (
+        MasterProcess([f"--tokens-file={file}"]) as master,
+        NodeProcess(master, token=TOKENS["node"], tokens_file=str(file)),
+    ):
+        said = doctor("--master", master.address)
+        assert levels(said)["master"] == "broken"
+        assert "set token_file" in said.out
+        admin = ["--master", master.address, "--set", f"token_file={token}"]
+        end_s = time.monotonic() + 20
+        while "live" not in moonpool("ls", "nodes", *admin).out:
+            assert time.monotonic() < end_s
+        said = doctor(*admin, "--prefill-rate", "1")
+        assert said.code == OK, said.out
+        assert levels(said)["bandwidth"] == "ok"
+    missing = doctor("--set", f"token_file={tmp_path}/nothing")
+    assert missing.code == FAILED
+    assert levels(missing)["config"] == "broken"
 
 
 def scripted(welcome: Callable[[], Message]) -> Callable[[Message], Message]:
