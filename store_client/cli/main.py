@@ -8,6 +8,7 @@ import typer
 
 from moonpool.store_client.cli import (
     bench,
+    completion,
     config,
     demo,
     doctor,
@@ -48,6 +49,7 @@ for command in (
     bench.bench,
     replay.replay,
     simulate.simulate,
+    completion.completion,
     version.version,
 ):
     app.command()(command)

@@ -35,6 +35,7 @@ def replay(
     from moonpool.benchmarks.replay.replay import as_json as document
     from moonpool.benchmarks.replay.replay import replay as run
     from moonpool.benchmarks.replay.trace import read_trace, write_trace
+    from moonpool.schemas.errors import InvalidParams
     from moonpool.store_client.cli.options import numbers
     from moonpool.store_client.cli.output import print_json, print_table, say
 
@@ -43,6 +44,8 @@ def replay(
     rows: list[Row] = []
     for name in traces:
         generated = name in FAMILIES
+        if not generated and not Path(name).exists():
+            raise InvalidParams(field="trace", value=name, allowed=f"a file, or one of {', '.join(FAMILIES)}")
         trace = generate(name, seed=seed, requests=requests) if generated else read_trace(Path(name))
         if save:
             write_trace(save, trace)

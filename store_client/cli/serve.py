@@ -8,11 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from moonpool.master.rest.server import missing_libraries
@@ -25,6 +27,7 @@ from moonpool.store_client import StoreClient
 from moonpool.store_client.children import start_child, stop_child
 from moonpool.store_client.cli.failures import FAILED, OK
 from moonpool.store_client.cli.output import print_json, print_table, say
+from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.rpc.access import check_guarded
 
 START_TIMEOUT_S = 120.0
@@ -52,25 +55,24 @@ Children = dict[str, "subprocess.Popen[bytes]"]
 
 def run_serve(plan: Plan, *, as_json: bool) -> int:
     """Starts both, prints where they are, and waits. Returns the exit code."""
-    port = port_to_serve(plan.master.host, plan.master.port)
+    Layout.of(plan.node.size, plan.node.page_size)  # raises where the node would: with the master up already
+    port_to_serve(plan.master.host, plan.master.port)
     http_port = http_port_to_serve(plan)
     check_guarded(plan.master.host, plan.master)
     check_guarded(plan.node.host, plan.node)
     if plan.master.tokens_file and not (plan.node.token or plan.node.token_file):
         problem = "is empty: with a tokens_file the node needs the token of an entry with the role node"
         raise ConfigError(source="settings", field="token_file", problem=problem)
-    master = plan.master.model_copy(update={"port": port, "http_port": http_port})
-    node = plan.node.model_copy(update={"master": f"{reachable(master.host)}:{port}"})
+    master, node = plan.master.model_copy(update={"http_port": http_port}), plan.node
     children: Children = {}
+    entry = None
     with stop_signals() as stopping:
         try:
-            for kind, settings in (("master", master), ("node", node)):
-                words = command(kind, settings, plan.verbose)
-                # What they print is for people: our stdout is for the addresses alone.
-                children[kind] = start_child(
-                    words, environment=child_environment(settings), stdout=sys.stderr.fileno()
-                )
-            entry = wait_serving(node, children, stopping)
+            address = start_master(master, plan.verbose, children, stopping)
+            if address is not None:
+                node = node.model_copy(update={"master": address})
+                start(node, "node", plan.verbose, children)
+                entry = wait_serving(node, children, stopping)
             if entry is not None:
                 announce(node.master, http_url(master), entry, as_json)
             code = wait_for_end(children, stopping)
@@ -85,6 +87,31 @@ def run_serve(plan: Plan, *, as_json: bool) -> int:
             f"remove that file to give {size} of memory back"
         )
     return code
+
+
+def start(settings: Settings, kind: str, verbose: bool, children: Children, *flags: str) -> None:
+    """One child. What it prints is for people: our stdout is for the addresses alone."""
+    words = [*command(kind, settings, verbose), *flags]
+    children[kind] = start_child(words, environment=child_environment(settings), stdout=sys.stderr.fileno())
+
+
+def start_master(
+    settings: MasterSettings, verbose: bool, children: Children, stopping: threading.Event
+) -> str | None:
+    """Its address, as it says itself: the node must not join whoever else has that port. None: it ended, or a signal
+    came."""
+    with tempfile.TemporaryDirectory(prefix="moonpool-serve-") as folder:
+        ready = Path(folder, "ready")
+        start(settings, "master", verbose, children, "--ready-file", str(ready))
+        limit_s = time.monotonic() + START_TIMEOUT_S
+        while not ready.exists():
+            if stopping.is_set() or ended(children):
+                return None
+            if time.monotonic() > limit_s:
+                raise DeadlineExceeded(peer="the master", what="its start", timeout_s=START_TIMEOUT_S)
+            stopping.wait(POLL_S)
+        port = ready.read_text().rpartition(":")[2]
+        return f"{reachable(settings.host)}:{port}"
 
 
 def command(kind: str, settings: Settings, verbose: bool) -> list[str]:
@@ -177,9 +204,8 @@ def wait_for_end(children: Children, stopping: threading.Event) -> int:
         name = ended(children)
         if name is not None:
             others = " and ".join(other for other in children if other != name)
-            say(
-                f"the {name} ended by itself with exit code {children[name].returncode}; stopping the {others}"
-            )
+            stopped = f"; stopping the {others}" if others else ""
+            say(f"the {name} ended by itself with exit code {children[name].returncode}{stopped}")
             return FAILED
     return OK
 
@@ -208,7 +234,8 @@ def stop_signals() -> Iterator[threading.Event]:
 def port_to_serve(host: str, port: int, flag: str = "port") -> int:
     """`port`, or a free one for 0. Raises ConfigError where nobody can listen there.
 
-    Looked at before anything starts: were the port somebody else's master, our node would join that one's pool.
+    Looked at before anything starts, so that the refusal comes at once. The port may be taken meanwhile: what our master
+    says it listens on is what counts.
     """
     try:
         family, _, _, _, target = socket.getaddrinfo(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +32,10 @@ def master(
     host: Host = None,
     port: Port = None,
     http_port: HttpPort = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(help="Write the address here, once it listens: with port 0 it is not known before."),
+    ] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     verbose: Verbose = False,
@@ -42,7 +48,14 @@ def master(
     log_to_stderr(verbose)
     from moonpool.master.app import run_master
 
-    run_master(found.settings, origins=found.origins)
+    run_master(found.settings, None if ready_file is None else partial(_say_ready, ready_file), found.origins)
+
+
+def _say_ready(file: Path, address: str) -> None:
+    """Whole, or not at all: somebody is waiting for it."""
+    partly = file.with_name(f"{file.name}.partial")
+    partly.write_text(address)
+    partly.replace(file)
 
 
 def node(

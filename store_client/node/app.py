@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import logging
-import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import uvloop
 
 from moonpool.schemas.config import NodeSettings
-from moonpool.schemas.errors import ConfigError
 from moonpool.schemas.messages import NodeInfo
 from moonpool.schemas.units import format_size
 from moonpool.store_client.host import user_run_dir
 from moonpool.store_client.node.layout import Layout
+from moonpool.store_client.node.name_lock import name_lock
 from moonpool.store_client.node.runtime import Node
 from moonpool.store_client.node.segment import Segment, open_segment
 
@@ -33,7 +29,7 @@ def run_node(settings: NodeSettings, ready_file: str = "", *, forget: bool = Fal
     """Serves until SIGTERM or SIGINT. Once all doors are open a line is printed, and `ready_file` (if any) gets the
     NodeInfo as JSON. The segment file stays, to be adopted by the next start, or is unlinked (`forget`). Raises ConfigError, InvalidParams (sizes) and RpcFailed (ports) before that."""
     layout = Layout.of(settings.size, settings.page_size)
-    with _name_lock(settings):
+    with name_lock(user_run_dir(settings.run_dir), settings.name):
         segment = open_segment(
             settings.segment_dir,
             settings.name,
@@ -85,18 +81,3 @@ def _prefault(segment: Segment) -> None:
     segment.prefault(progress)
     size = format_size(segment.head.layout.capacity_bytes)
     logger.info("touched %s of memory in %.1f s", size, time.monotonic() - started_s)
-
-
-@contextlib.contextmanager
-def _name_lock(settings: NodeSettings) -> Iterator[None]:
-    """One node of a name in a run dir: it may replace the socket of a dead one. Raises ConfigError."""
-    path = user_run_dir(settings.run_dir) / f"{settings.name}.node"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        problem = f"a node named {settings.name} is running on this host ({path} is locked)"
-        raise ConfigError(source="settings", field="name", problem=problem) from None
-    finally:
-        os.close(fd)

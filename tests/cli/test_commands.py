@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import moonpool
 from typer.testing import CliRunner
 
-import moonpool
+import moonpool as package
 from moonpool import store_client
 from moonpool.schemas import errors
 from moonpool.schemas.config import NodeSettings
+from moonpool.schemas.config_load import KINDS
 from moonpool.schemas.errors import CODES, ConfigError, MoonpoolError
 from moonpool.store_client.cli.failures import EXIT_CODES, FAILED, UNREACHABLE, USAGE, exit_code_of, explain
 from moonpool.store_client.cli.main import app
@@ -55,8 +57,8 @@ def test_help_names_every_command() -> None:
 
 
 def test_version() -> None:
-    assert moonpool.__version__ in runner.invoke(app, ["version"]).stdout
-    assert json.loads(runner.invoke(app, ["version", "--json"]).stdout)["moonpool"] == moonpool.__version__
+    assert package.__version__ in runner.invoke(app, ["version"]).stdout
+    assert json.loads(runner.invoke(app, ["version", "--json"]).stdout)["moonpool"] == package.__version__
 
 
 def test_config_show_says_where_a_value_comes_from(tmp_path: Path) -> None:
@@ -132,3 +134,72 @@ def test_an_error_is_one_sentence_and_what_to_do_next(capsys: pytest.CaptureFixt
     assert said.out == ""
     assert said.err.splitlines()[0] == "error -900: a:1: refused"
     assert "moonpool serve" in said.err
+
+
+def test_completion_scripts() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        script = moonpool("completion", shell)
+        assert script.code == 0
+        assert "_MOONPOOL_COMPLETE=complete_" in script.out
+        assert shell in script.out
+    assert moonpool("completion", "tcsh").code == USAGE
+
+
+def test_bash_completes(tmp_path: Path) -> None:
+    program = tmp_path / "moonpool"
+    program.write_text(f"#!{sys.executable}\nfrom moonpool.store_client.cli.main import main\n\nmain()\n")
+    program.chmod(0o755)
+    script = f"""
+        eval "$({program} completion bash)"
+        for line in "moonpool dra" "moonpool ls n" "moonpool rm --dr" "moonpool config sh"; do
+            COMP_WORDS=($line); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _moonpool_completion {program}
+            echo "${{COMPREPLY[@]}}"
+        done
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split("\n")[:-1] == ["drain", "nodes", "--dry-run", "show"]
+
+
+def test_config_show_without_a_kind_shows_all() -> None:
+    shown = moonpool("config", "show", "--json").json
+    assert set(shown) == set(KINDS)
+    assert shown["node"]["name"]["origin"] == "default"
+    assert moonpool("config", "show").out.count("Settings of the ") == len(KINDS)
+
+
+def test_config_check_as_json(tmp_path: Path) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text("lane = 3\n")
+    said = moonpool("config", "check", str(file), "--json")
+    assert said.code == USAGE
+    assert said.json["field"] == "lane"
+    assert "did you mean lanes?" in said.json["problem"]
+    file.write_text("lanes = 3\n")
+    assert moonpool("config", "check", str(file), "--json").json == {"file": str(file), "good": True}
+
+
+def test_replay_of_nothing_names_the_families() -> None:
+    said = moonpool("replay", "nosuch")
+    assert said.code == USAGE
+    assert "agentic" in said.err
+
+
+def output(*words: str, columns: str = "") -> str:
+    environment = {"COLUMNS": columns} if columns else {}
+    return moonpool_command("config", "show", *words, **environment).stdout
+
+
+def test_tables_in_pipes_fit() -> None:
+    for columns, widest in (("", 100), ("40", 40), ("70", 70)):
+        lines = output("node", columns=columns).splitlines()
+        assert max(map(len, lines)) <= widest
+        assert not any(line.endswith(" ") for line in lines)
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+    script = (
+        f"{sys.executable} -m moonpool.store_client.cli.main config show | head -1; echo ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "0"
+    assert done.stderr == ""

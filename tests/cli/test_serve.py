@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from moonpool.schemas.config import ClientSettings
+from moonpool.schemas.config import ClientSettings, MasterSettings, NodeSettings
 from moonpool.store_client import StoreClient
+from moonpool.store_client.cli import serve as serving
 from moonpool.store_client.cli.main import app
 
 runner = CliRunner()
@@ -152,3 +154,37 @@ def test_a_host_that_is_not_ours_is_named() -> None:
 def test_its_last_words_say_where_the_memory_stays(serve: Serve) -> None:
     assert serve.end(signal.SIGTERM) == 0
     assert f"the blocks stay in {serve.where['segment']} " in serve.log.read_text()
+
+
+def test_a_size_that_cannot_be_is_refused_before_anything_starts() -> None:
+    said = serve_refused("--size", "0", "--port", "0")
+    assert "size" in said
+    assert "master listening" not in said
+
+
+def test_a_port_lost_to_another_pool_is_not_joined(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Somebody else takes the port between our look at it and our master's start.
+    monkeypatch.setattr(serving, "port_to_serve", lambda host, port, flag="port": port)
+    host, _, port = serve.master.rpartition(":")
+    plan = serving.Plan(
+        MasterSettings(host=host, port=int(port)),
+        NodeSettings(name=f"other-{os.getpid()}", size=64 << 20),
+        verbose=False,
+    )
+    assert serving.run_serve(plan, as_json=True) == 1
+    shown = runner.invoke(app, ["status", "--master", serve.master, "--json"])
+    assert [node["name"] for node in json.loads(shown.stdout)["nodes"]] == [serve.where["node"]]
+
+
+def test_a_master_writes_where_it_listens(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    words = [*MAIN, "master", "--port", "0", "--ready-file", str(ready)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE) as process:
+        try:
+            end_s = time.monotonic() + 30
+            while not ready.exists():
+                assert time.monotonic() < end_s
+                time.sleep(0.02)
+            assert runner.invoke(app, ["status", "--master", ready.read_text(), "--json"]).exit_code == 0
+        finally:
+            process.terminate()
