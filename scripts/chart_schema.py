@@ -14,6 +14,7 @@ OF_THE_CHART = {
     "master": {
         "host": "always 0.0.0.0",
         "port": "master.port",
+        "advertise": "the pod's name",
         "http_host": "always 0.0.0.0",
         "http_port": "master.httpPort",
         "store": "etcd, or master.persistence",

@@ -228,6 +228,41 @@ def test_prometheus_scrapes_each_pod_once_and_may(chart: Chart) -> None:
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
 
 
+def test_rules_and_dashboards_are_those_of_the_files(chart: Chart) -> None:
+    """Where there are any; a chart without them says so rather than installing nothing."""
+    for switch, pattern, kind in (
+        ("prometheusRule", "*.yaml", "PrometheusRule"),
+        ("grafana", "*.json", "ConfigMap"),
+    ):
+        values = {"monitoring": {switch: {"enabled": True}}}
+        files = sorted(CHART.glob(f"files/{pattern}"))
+        if not files:
+            with pytest.raises(Refused, match="packaged without"):
+                chart.render(values)
+        elif kind == "PrometheusRule":
+            groups = [group for file in files for group in yaml.safe_load(file.read_text())["groups"]]
+            assert chart.render(values).of(kind)["spec"]["groups"] == groups
+        else:
+            made = chart.render(values).of(kind, "dashboards")
+            assert {name: json.loads(text) for name, text in made["data"].items()} == {
+                file.name: json.loads(file.read_text()) for file in files
+            }
+            assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_masters_are_named_each_by_itself(chart: Chart) -> None:
+    manifests = chart.render("ha-etcd")
+    (master,) = manifests.of("StatefulSet", "master")["spec"]["template"]["spec"]["containers"]
+    names = [each["name"] for each in master["env"]]
+    assert names.index("POD_NAME") < names.index("MOONPOOL_MASTER_ADVERTISE"), "a later one can't be named"
+    address = master["env"][names.index("MOONPOOL_MASTER_ADVERTISE")]["value"].replace(
+        "$(POD_NAME)", "pool-0"
+    )
+    service = manifests.of("Service", "master-headless")
+    port = service["spec"]["ports"][0]["port"]
+    assert address == f"pool-0.{service['metadata']['name']}.inference.svc:{port}"
+
+
 def test_tls_is_asked_for_where_it_is_spoken(chart: Chart) -> None:
     manifests = chart.render("tls-secrets")
     (master,) = manifests.of("StatefulSet", "master")["spec"]["template"]["spec"]["containers"]

@@ -17,9 +17,9 @@
 {{- /* (list $ "master"): what selects the pods of one component. */ -}}
 {{- define "moonpool.selector" -}}
 {{- $root := index . 0 -}}
-app.kubernetes.io/name: {{ include "moonpool.name" $root }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
-app.kubernetes.io/component: {{ index . 1 }}
+app.kubernetes.io/name: {{ include "moonpool.name" $root | quote }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
+app.kubernetes.io/component: {{ index . 1 | quote }}
 {{- end -}}
 
 {{- define "moonpool.labels" -}}
@@ -27,12 +27,12 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{ include "moonpool.selector" . }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | quote }}
 {{- end -}}
 
 {{- define "moonpool.image" -}}
 {{- $root := index . 0 -}}
-{{- printf "%s:%s" (index . 1) (default $root.Chart.AppVersion $root.Values.image.tag) -}}
+{{- printf "%s:%s" (index . 1) (default $root.Chart.AppVersion $root.Values.image.tag) | quote -}}
 {{- end -}}
 
 {{- /* "64Gi" in MiB. */ -}}

@@ -36,17 +36,17 @@ every pod that look like settings. */ -}}
 {{- define "moonpool.podSpec" -}}
 {{- $root := index . 0 -}}
 {{- $values := index . 1 -}}
-serviceAccountName: {{ include "moonpool.fullname" $root }}
+serviceAccountName: {{ include "moonpool.fullname" $root | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with $root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $values.nodeSelector }}
 nodeSelector:
@@ -86,7 +86,7 @@ tolerations:
 {{- if not $root.Values.access.insecure }}
 - name: tokens
   secret:
-    secretName: {{ include "moonpool.tokensSecret" $root }}
+    secretName: {{ include "moonpool.tokensSecret" $root | quote }}
     defaultMode: 0440
     items:
       {{- range index . 2 }}
@@ -95,7 +95,7 @@ tolerations:
 {{- if $root.Values.access.tls.enabled }}
 - name: tls
   secret:
-    secretName: {{ include "moonpool.tlsSecret" (list $root $component) }}
+    secretName: {{ include "moonpool.tlsSecret" (list $root $component) | quote }}
     defaultMode: 0440
 {{- end }}
 {{- end }}
