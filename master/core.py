@@ -50,6 +50,7 @@ from moonpool.schemas.messages import (
     Victims,
 )
 from moonpool.schemas.packed import u64s
+from moonpool.schemas.routing import Part
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +135,11 @@ class MasterCore:
             check_scope(message, origin.tenant, self._shards.specs_by_digest)
         handler = self._handlers.get(type(message), self._ask)
         return handler(message, now_s, origin)
+
+    def slices(self, message: Message, blocks: int) -> list[Part]:
+        """A long request of a client in parts of about so many blocks, each of them a request too; [] where it isn't
+        long. Raises MoonpoolError where no part could be answered."""
+        return self._shards.slices(message, blocks)
 
     def tick(self, now_s: float) -> list[Push]:
         """Time has passed; to be called a few times a second."""

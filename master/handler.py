@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import msgspec
 
 from moonpool.master.confirmations import Confirmations, DropKey
 from moonpool.master.core import MasterCore, Origin
+from moonpool.master.turns import SLICE_BLOCKS, Turns
 from moonpool.schemas.clock import Clock
 from moonpool.schemas.errors import Forbidden, InvalidParams, Unavailable
 from moonpool.schemas.messages import (
@@ -48,6 +50,7 @@ class MasterHandler:
         self._nodes: dict[bytes, Peer] = {}
         """The connection on which each segment was last announced: pushes for it go there."""
         self._confirmations = Confirmations()
+        self._turns = Turns()
         self._peers = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -69,15 +72,19 @@ class MasterHandler:
     # ------------------------------------------------------------ requests
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
-        """See Handler. Only a removal that nodes must confirm is awaitable."""
+        """See Handler. Awaitable are removals that nodes must confirm, and requests so long that they go in slices."""
         if not self._look_at_lease() and not isinstance(message, GetStatus):
-            raise Unavailable(peer=f"the master at {self.address}", retry_in_s=TICK_S)
+            raise self._deposed()
         if isinstance(message, (Report, Heartbeat, Need)):
             self._check_segment(message.segment, peer)
         elif isinstance(message, Announce):
             self._check_announce(message, peer)
         identity = peer.identity
         origin = Origin(peer.hello.host, identity.tenant, peer.data.get("segment"), identity.sees_all)
+        parts = self._core.slices(message, SLICE_BLOCKS)
+        if parts:
+            self._turns.check_room()
+            return self._turns.run(message, parts, partial(self._answer_part, origin))
         outcome = self._core.handle(message, self._clock.now_s(), origin)
         if isinstance(message, Announce):
             self._adopt(message, peer)
@@ -108,6 +115,16 @@ class MasterHandler:
         serving = self.serving()
         self._core.shards.lease_is_late(not serving)
         return serving
+
+    def _deposed(self) -> Unavailable:
+        return Unavailable(peer=f"the master at {self.address}", retry_in_s=TICK_S)
+
+    def _answer_part(self, origin: Origin, message: Message) -> Message:
+        if not self._look_at_lease():
+            raise self._deposed()
+        outcome = self._core.handle(message, self._clock.now_s(), origin)
+        self._push(outcome.pushes)
+        return outcome.reply
 
     async def _confirmed(
         self, reply: Removed, away: list[DropKey], waiting: asyncio.Future[list[DropKey]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 import math
 
+ENTRIES_MIN = 64
+
 
 class Pins:
     """Row -> when its pin ends (infinity: when it is unpinned)."""
@@ -29,10 +31,19 @@ class Pins:
         self._until_s[row] = until_s
         if until_s < math.inf:
             heapq.heappush(self._ends, (until_s, row))
+        self._forget_changed()
 
     def remove(self, row: int) -> bool:
         """Unpins. Returns whether the row was pinned."""
-        return self._until_s.pop(row, None) is not None
+        pinned = self._until_s.pop(row, None) is not None
+        self._forget_changed()
+        return pinned
+
+    def _forget_changed(self) -> None:
+        """Entries whose pin has changed don't wait for their time once they are the larger part."""
+        if len(self._ends) > 2 * len(self._until_s) + ENTRIES_MIN:
+            self._ends = [(end_s, row) for row, end_s in self._until_s.items() if end_s < math.inf]
+            heapq.heapify(self._ends)
 
     def expire(self, now_s: float, rows_max: int) -> list[int]:
         """Unpins up to `rows_max` rows whose time is over and returns them."""

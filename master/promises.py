@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ class Promises:
         self._limit = limit
         self._held: dict[Key, Promise] = {}
         self._ends: dict[int, list[Key]] = {}  # tick -> keys that may end then
+        self._ticks: list[int] = []  # heap of those ticks
         self.bytes_on: dict[int, int] = {}  # segment -> promised bytes
 
     def __len__(self) -> int:
@@ -48,7 +50,11 @@ class Promises:
             self._held[key] = promise
         size_bytes = len(keys) * promise.size_bytes
         self.bytes_on[promise.segment] = self.bytes_on.get(promise.segment, 0) + size_bytes
-        self._ends.setdefault(tick_after(promise.until_s), []).extend(keys)
+        tick = tick_after(promise.until_s)
+        if tick not in self._ends:
+            self._ends[tick] = []
+            heapq.heappush(self._ticks, tick)
+        self._ends[tick].extend(keys)
 
     def end(self, key: Key) -> None:
         """Committed or abandoned. One that nobody holds is no error."""
@@ -61,13 +67,19 @@ class Promises:
         else:
             del self.bytes_on[promise.segment]
 
-    def expire(self, now_s: float) -> None:
-        """Ends those whose time is over."""
-        for tick in [tick for tick in self._ends if tick <= tick_of(now_s)]:
-            for key in self._ends.pop(tick):
+    def expire(self, now_s: float, keys_max: int) -> None:
+        """Ends those whose time is over, after looking at `keys_max` at most. Those left are held no more, but take room."""
+        while keys_max > 0 and self._ticks and self._ticks[0] <= tick_of(now_s):
+            keys = self._ends[self._ticks[0]]
+            due = keys[-keys_max:]
+            del keys[-keys_max:]
+            keys_max -= len(due)
+            for key in due:
                 promise = self._held.get(key)
                 if promise is not None and promise.until_s <= now_s:
                     self.end(key)
+            if not keys:
+                del self._ends[heapq.heappop(self._ticks)]
 
     def validate(self) -> None:
         """Totals agree with what is held."""
@@ -75,4 +87,5 @@ class Promises:
         for promise in self._held.values():
             totals[promise.segment] = totals.get(promise.segment, 0) + promise.size_bytes
         assert totals == {segment: size for segment, size in self.bytes_on.items() if size}, "promised bytes"
+        assert sorted(self._ticks) == sorted(self._ends) and all(self._ends.values())
         assert len(self._held) <= self._limit, "more promises than allowed"

@@ -12,7 +12,7 @@ from moonpool.master.table import Table
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.messages import PutAnswer, PutItem
 from moonpool.schemas.packed import count_of, split_hashes
-from moonpool.schemas.runs import run_start
+from moonpool.schemas.runs import STRIDE, run_start
 
 PROMISE_MS_MAX = 60_000
 
@@ -24,6 +24,7 @@ def start_item(
     hashes = split_hashes(item.hashes, table.spec.hash_bytes)
     if not _hangs(table, item, promises, step.now_s):
         return bytes([PutAnswer.NO_PARENT]) * len(hashes), None
+    promises.expire(step.now_s, 2 * len(hashes))  # so many more than are given that they never pile up
     answers = bytearray(len(hashes))
     granted: dict[tuple[bytes, int, bytes], None] = {}
     segment: int | None = None
@@ -67,6 +68,8 @@ def check_item(table: Table, item: PutItem, promise_ms: int) -> None:
     if not 1 <= promise_ms <= PROMISE_MS_MAX:
         raise InvalidParams(field="promise_ms", value=promise_ms, allowed=f"1 to {PROMISE_MS_MAX}")
     if not isinstance(table, ChainedTable):
+        if count > STRIDE:
+            raise InvalidParams(field="hashes", value=f"{count} blocks", allowed=f"{STRIDE} an item")
         return
     check_run(item.position, count)
     if item.position and len(item.parent) != table.spec.hash_bytes:

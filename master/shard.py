@@ -318,9 +318,9 @@ class Shard:
 
     def tick(self, step: Step) -> None:
         """See ShardIndex."""
-        self.promises.expire(step.now_s)
         self.ceiling.study()
         rows_max = max(1, round(ROWS_A_TICK * step.share))
+        self.promises.expire(step.now_s, rows_max)
         self._sweeps.run(self.tables, round(SWEEP_ROWS_A_TICK * step.share), step.now_s)
         for key in self._bad_reports.overdue(step.now_s):
             self._drop_doubted(*key, step)

@@ -15,13 +15,13 @@ from moonpool.master.membership.shard_state import Event, ShardLife, ShardState
 from moonpool.master.need import Room, next_age_ms
 from moonpool.master.policy_adaptive import AdaptiveCredit
 from moonpool.master.shard import Shard, ShardIndex
-from moonpool.master.step import Step
+from moonpool.master.step import Step, check_count
 from moonpool.master.table import Table
 from moonpool.master.victims import Budget
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, NotFound, Overloaded, WrongShard
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Clear, Describe, DropList, Message, Pin, PutStart, Remove, Unpin
-from moonpool.schemas.routing import Places, merged, parts_of
+from moonpool.schemas.routing import Part, Places, merged, parts_of, slices_of
 from moonpool.schemas.runs import SHARDS_MAX
 
 KEYSPACES_MAX = 4096
@@ -210,6 +210,12 @@ class ShardSet:
         return spec.hash_bytes
 
     # ------------------------------------------------------------ clients
+
+    def slices(self, message: Message, blocks: int) -> list[Part]:
+        """A long request in parts of about so many blocks; [] where it isn't long. Raises KeyspaceUnknown, InvalidParams."""
+        parts = slices_of(message, blocks, self._hash_bytes)
+        check_count(blocks * (len(parts) - 1), "hashes")
+        return parts if len(parts) > 1 else []
 
     def ask(self, message: Message, step_of: StepOf) -> tuple[Message, list[Step]]:
         """A client's request: the answer, and what it leaves for the nodes. Raises MoonpoolError for refusals. One

@@ -18,10 +18,15 @@ empty (b"", -1) they mean every shard of the master that is asked, which is exac
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from moonpool.schemas.keyspace import KeyspaceSpec
+
+ITEMS_MAX = 16384
+"""Of a list in a request. Checked before a list is read: millions of tiny items would hold a server for long."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -125,7 +130,7 @@ class Probe(Message, frozen=True):
     """
 
     keyspace: bytes
-    runs: list[ProbedRun]
+    runs: Annotated[list[ProbedRun], Meta(max_length=ITEMS_MAX)]
     lease_ms: int = 3000
     sample: bytes = b""
     sample_mask: int = -1
@@ -145,7 +150,7 @@ class Match(Message, frozen=True):
     crossing a run boundary. Leases the deepest ready row of each run for `lease_ms`, without recency."""
 
     keyspace: bytes
-    runs: list[tuple[int, bytes]]
+    runs: Annotated[list[tuple[int, bytes]], Meta(max_length=ITEMS_MAX)]
     lease_ms: int = 3000
     shards: bytes = b""
 
@@ -185,7 +190,7 @@ class Locate(Message, frozen=True):
 
     keyspace: bytes
     rank: int
-    runs: list[RunSlice] = []
+    runs: Annotated[list[RunSlice], Meta(max_length=ITEMS_MAX)] = []
     hashes: bytes = b""
     shards: bytes = b""
 
@@ -218,7 +223,7 @@ class Renewed(Message, frozen=True):
 
 class PutItem(msgspec.Struct, frozen=True, array_like=True):
     """Consecutive blocks of one rank that somebody wants to write, none crossing a run boundary.
-    `parent`: hash before the first (empty at position 0). Flat keyspaces: position 0, no parent.
+    `parent`: hash before the first (empty at position 0). Flat keyspaces: position 0, no parent, as many as a run has.
     `size_bytes`: bytes of one block's shard (the largest one, where sizes vary)."""
 
     keyspace: bytes
@@ -233,7 +238,7 @@ class PutItem(msgspec.Struct, frozen=True, array_like=True):
 class PutStart(Message, frozen=True):
     """May these be written, and where? Writes no row: it probes, and keeps an expiring promise a block."""
 
-    items: list[PutItem]
+    items: Annotated[list[PutItem], Meta(max_length=ITEMS_MAX)]
     promise_ms: int = 10000
 
 
@@ -455,7 +460,7 @@ class Announce(Message, frozen=True):
     """A segment offers itself. `specs`: of every keyspace in it. `epoch_seen`: the newest it has obeyed."""
 
     info: NodeInfo
-    specs: list[KeyspaceSpec]
+    specs: Annotated[list[KeyspaceSpec], Meta(max_length=ITEMS_MAX)]
     epoch_seen: int
 
 
@@ -536,7 +541,7 @@ class Report(Message, frozen=True):
     segment: bytes
     stream: int
     sequence: int
-    ops: list[Op]
+    ops: Annotated[list[Op], Meta(max_length=ITEMS_MAX)]
     shard: int = 0
 
 

@@ -92,6 +92,30 @@ def parts_of(message: Message, places: Places) -> list[Part]:
     ]
 
 
+def slices_of(message: Message, blocks: int, hash_bytes: Callable[[bytes], int]) -> list[Part]:
+    """A request cut in time: parts of about so many blocks each, to be asked one after the other. An item of a PutStart is
+    never cut. [] where there is nothing to cut. Raises what `hash_bytes` raises, and InvalidParams."""
+    if isinstance(message, PutStart):
+        counts = [len(item.hashes) // hash_bytes(item.keyspace) for item in message.items]
+        ends = np.cumsum(counts, dtype=np.int64) if counts else np.zeros(0, dtype=np.int64)
+        numbers = np.maximum(ends - 1, 0) // blocks
+        return [
+            Part(0, msgspec.structs.replace(message, items=[message.items[i] for i in index]), index)
+            for _, index in _groups(numbers)
+        ]
+    if not isinstance(message, (Presence, Renew, Locate)) or not message.hashes:
+        return []
+    items = _items_of(message, hash_bytes(message.keyspace))
+    shards = u16s(message.shards) if message.shards else np.zeros(0, dtype="<u2")
+    if len(shards) not in (0, len(items)):
+        raise InvalidParams(field="shards", value=len(shards), allowed=f"{len(items)}, one an item")
+    cuts = [np.arange(at, min(at + blocks, len(items))) for at in range(0, len(items), blocks)]
+    return [
+        Part(0, _take(message, items, index, shards[index[0] : index[-1] + 1].tobytes()), index)
+        for index in cuts
+    ]
+
+
 def _check(shard: int, places: Places) -> int:
     if not 0 <= shard < len(places.of_shard):
         raise InvalidParams(field="shard", value=shard, allowed=f"0 to {len(places.of_shard) - 1}")

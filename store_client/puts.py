@@ -24,7 +24,7 @@ from moonpool.schemas.messages import (
     Status,
 )
 from moonpool.schemas.packed import U8, U64, join_hashes, pack_u64
-from moonpool.schemas.runs import shard_of, shards_of
+from moonpool.schemas.runs import STRIDE, shard_of, shards_of
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.nodes import Nodes
@@ -76,8 +76,16 @@ class PutPart:
         hashes = join_hashes(self.hashes)
         return PutItem(self.keyspace, self.rank, self.position, self.parent, hashes, largest, self.shard)
 
-    def by_shard(self, shards: int) -> list[tuple[PutPart, NDArray[np.intp]]]:
-        """The same in parts of one shard each, and which of its blocks are in each."""
+    def items(self, shards: int) -> list[tuple[PutPart, NDArray[np.intp]]]:
+        """The same in parts that are an item of a PutStart each: of one shard and no longer than a run. And which of
+        its blocks are in each."""
+        return [
+            (piece if len(index) <= STRIDE else piece._take(cut, piece.shard), index[cut])
+            for piece, index in self._by_shard(shards)
+            for cut in np.split(np.arange(len(index)), range(STRIDE, len(index), STRIDE))
+        ]
+
+    def _by_shard(self, shards: int) -> list[tuple[PutPart, NDArray[np.intp]]]:
         every = np.arange(len(self.hashes))
         if shards == 1 or not len(every):
             return [(self, every)]
@@ -140,9 +148,9 @@ class Putter:
         except MoonpoolError as error:
             log.debug("put refused: %s", error)
             return [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
-        if shards == 1:
+        if shards == 1 and all(len(part.hashes) <= STRIDE for part in parts):
             return self._put_parts(parts, deadline_s)
-        cut = [part.by_shard(shards) for part in parts]
+        cut = [part.items(shards) for part in parts]
         outcomes = iter(self._put_parts([piece for pieces in cut for piece, _ in pieces], deadline_s))
         statuses = [np.zeros(len(part.hashes), dtype=np.uint8) for part in parts]
         for status, pieces in zip(statuses, cut, strict=True):

@@ -10,7 +10,7 @@ from moonpool.schemas.packed import U32
 from moonpool.store_client.node.headers import states_in
 from moonpool.store_client.node.slots import Slots, entries
 
-ROWS_MAX = 4096
+ROWS_MAX = 1024
 PAGES_MAX = 256
 
 

@@ -16,13 +16,14 @@ from moonpool.schemas.errors import Unavailable
 from moonpool.schemas.messages import Checked, DropDone, Entries, Freed, InventoryEnd, Moved, Op, Report
 from moonpool.store_client.node.inventory import Inventory
 
-WINDOW = 16
+WINDOW = 64
 """Messages sent and not acknowledged."""
 
 QUEUED_ROWS_MAX = 1 << 18
 """Rows waiting to be sent; one more starts a new stream, whose inventory names them."""
 
-MESSAGE_ROWS = 8192
+MESSAGE_ROWS = 1024
+"""About as many: a message holds the master for a few ms."""
 MESSAGE_OPS = 512
 CARRIED_MAX = 4096
 WAITERS_MAX = 8192

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 from support.paper_cluster import BLOCK_BYTES, Block, PaperCluster, blocks_of, chain, chained_spec, flat_spec
 
 from moonpool.master.nodes import CANDIDATES_MAX
+from moonpool.master.pins import Pins
 from moonpool.master.placement import Candidate, choose
 from moonpool.master.promises import Promise, Promises
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
@@ -172,11 +177,52 @@ def test_promises_are_bounded() -> None:
     promises.give(keys, Promise(10.0, 1, 100))
     assert promises.room() == 0
     assert promises.bytes_on == {1: 300}
-    promises.expire(9.0)
+    promises.expire(9.0, 99)
     assert promises.held(keys[0], 9.0)
-    promises.expire(10.2)
+    promises.expire(10.2, 2)
+    promises.validate()
+    assert promises.bytes_on == {1: 100}, "two at a time"
+    assert not any(promises.held(key, 10.2) for key in keys)
+    promises.expire(10.2, 2)
     assert len(promises) == 0
     promises.validate()
+
+
+def test_promises_whose_time_is_over_make_room_for_new_ones() -> None:
+    promises = Promises(limit=1 << 10)
+    for second in range(20):
+        promises.give([(b"k", second, h) for h in CHAIN[:100]], Promise(second + 0.5, 1, 100))
+        promises.expire(second + 1.0, 200)
+        promises.validate()
+        assert len(promises) <= 200
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["pin", "for ever", "unpin", "wait"])), max_size=60)
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_pins_end_in_time_however_often_they_change(steps: list[tuple[int, str]]) -> None:
+    pins, model, now_s = Pins(), dict[int, float](), 0.0
+    for row, what in steps:
+        if what == "unpin":
+            assert pins.remove(row) == (model.pop(row, None) is not None)
+        elif what == "wait":
+            now_s += row
+            ended = {row for row, until_s in model.items() if until_s <= now_s}
+            assert set(pins.expire(now_s, 99)) == ended
+            model = {row: until_s for row, until_s in model.items() if row not in ended}
+        else:
+            until_s = math.inf if what == "for ever" else now_s + 2
+            pins.add(row, until_s)
+            model[row] = max(until_s, model.get(row, 0.0))
+        assert set(pins.rows()) == set(model)
+
+
+def test_pins_that_are_renewed_all_the_time_leave_nothing_behind() -> None:
+    pins = Pins()
+    for second in range(10_000):
+        pins.add(second % 7, 1e6 + second)
+    assert len(pins._ends) < 200
 
 
 def test_choose_is_deterministic() -> None:

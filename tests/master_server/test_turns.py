@@ -1,0 +1,176 @@
+"""Long requests go in slices, and lookups between them. Nothing here is timed: what counts is who is answered first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import numpy as np
+import pytest
+from support.paper_cluster import PaperCluster, blocks_of, chain, chained_spec, flat_spec
+from support.report_node import KEYSPACE, SPEC, ReportNode
+from support.report_node import chain as reported_chain
+
+from moonpool.master import turns
+from moonpool.master.server import MasterServer
+from moonpool.schemas.config import MasterSettings
+from moonpool.schemas.errors import InvalidParams, Overloaded
+from moonpool.schemas.framing import PROTOCOL_VERSION
+from moonpool.schemas.messages import (
+    ITEMS_MAX,
+    Hello,
+    KeyspaceRegistered,
+    Locate,
+    Message,
+    Presence,
+    Present,
+    Probed,
+    PutAnswer,
+    PutItem,
+    PutStart,
+    PutStarted,
+    RegisterKeyspace,
+    decode_from_master,
+    decode_master_request,
+    encode,
+)
+from moonpool.schemas.packed import join_hashes, split_hashes
+from moonpool.schemas.routing import merged
+from moonpool.schemas.runs import STRIDE, split_runs
+from moonpool.store_client.prefix import PrefixSearch
+from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
+
+LOOKUPS = 10
+HASHES = reported_chain(10)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[MasterServer]:
+    server = MasterServer(MasterSettings(port=0))
+    await server.start()
+    yield server
+    await server.close()
+
+
+async def connect(server: MasterServer) -> AsyncRpcConnection:
+    hello = Hello(PROTOCOL_VERSION, role="client", client="test")
+    return await AsyncRpcConnection.connect(server._handler.address, hello, decode_from_master, timeout_s=5)
+
+
+def random_hashes(count: int, hash_bytes: int, seed: int) -> list[bytes]:
+    packed = np.random.default_rng(seed).bytes(count * hash_bytes)
+    return split_hashes(packed, hash_bytes)
+
+
+def greatest_put(seed: int) -> PutStart:
+    """As many blocks as one request may name."""
+    size = SPEC.hash_bytes
+    items = []
+    for number in range(turns.LONG_MAX * 2):
+        hashes = random_hashes(STRIDE, size, seed * 1000 + number)
+        items.append(PutItem(KEYSPACE, 0, STRIDE, hashes[-1], join_hashes(hashes), 4096))
+    return PutStart(items)
+
+
+async def test_lookups_are_answered_while_the_greatest_requests_are(server: MasterServer) -> None:
+    node, looking = ReportNode(), await connect(server)
+    await node.join(server._handler.address, HASHES)
+    known = await looking.call(RegisterKeyspace(flat_spec()), 5)
+    assert isinstance(known, KeyspaceRegistered)
+    flat = join_hashes(random_hashes(65536, 16, 7))
+    others = [await connect(server) for _ in range(3)]
+    long: list[Message] = [greatest_put(1), greatest_put(2), Presence(known.keyspace, flat)]
+    asked = [
+        asyncio.ensure_future(other.call(message, 60)) for other, message in zip(others, long, strict=True)
+    ]
+    while not server._handler._turns.slices:
+        await asyncio.sleep(0)
+    probe = PrefixSearch(SPEC, HASHES).probe(-1)
+    for _ in range(LOOKUPS):
+        assert await looking.call(probe, 60) == Probed([10], 0)
+    assert not any(one.done() for one in asked), "each waits for the lookups that came after it"
+    first, second, third = await asyncio.gather(*asked)
+    assert isinstance(first, PutStarted) and isinstance(second, PutStarted)
+    for started in (first, second):
+        assert [len(answers) for answers in started.answers] == [STRIDE] * 128
+        assert set(started.answers[0]) == {PutAnswer.GO}
+    assert third == Present(bytes(65536))
+    assert server._handler._turns.slices >= 3 * 128
+    for connection in (looking, *others):
+        await connection.close()
+    await node.close()
+
+
+async def test_too_many_long_requests_are_refused(
+    server: MasterServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "LONG_MAX", 1)
+    client = await connect(server)
+    known = await client.call(RegisterKeyspace(flat_spec()), 5)
+    assert isinstance(known, KeyspaceRegistered)
+    long = Presence(known.keyspace, join_hashes(random_hashes(20_000, 16, 7)))
+    first = asyncio.ensure_future(client.call(long, 60))
+    while not server._handler._turns.slices:
+        await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await client.call(long, 60)
+    assert await first == Present(bytes(20_000))
+    assert await client.call(long, 60) == Present(bytes(20_000)), "there is room again"
+    await client.close()
+
+
+def sliced(cluster: PaperCluster, message: Message) -> Message:
+    parts = cluster.core.slices(message, 100)
+    assert len(parts) > 1
+    return merged(message, parts, [cluster.ask(part.message) for part in parts])
+
+
+def test_slices_add_up_to_the_whole() -> None:
+    """Of two equal clusters one is asked in slices."""
+    prompt = chain(1200)
+    replies = []
+    for ask in (PaperCluster.ask, sliced):
+        cluster = PaperCluster(chained_spec())
+        cluster.join("a")
+        cluster.commit("a", blocks_of(prompt[:700]))
+        items = [
+            PutItem(
+                cluster.keyspace,
+                0,
+                first,
+                prompt[first - 1] if first else b"",
+                join_hashes(prompt[first : first + count]),
+                4096,
+            )
+            for first, count in split_runs(0, len(prompt))
+        ]
+        replies.append(ask(cluster, PutStart(items)))
+    assert replies[0] == replies[1]
+    assert isinstance(replies[0], PutStarted)
+    assert b"".join(replies[0].answers) == bytes([PutAnswer.EXISTS] * 700 + [PutAnswer.GO] * 500)
+    flat = PaperCluster(flat_spec())
+    for name, hashes in (("a", prompt[:150]), ("b", prompt[150:300])):
+        flat.join(name)
+        flat.commit(name, blocks_of(hashes))
+    mixed = join_hashes(prompt[100:400])
+    for message in (Presence(flat.keyspace, mixed), Locate(flat.keyspace, 0, hashes=mixed)):
+        assert sliced(flat, message) == flat.ask(message)
+
+
+def test_more_than_the_greatest_is_refused_before_anything_is_done() -> None:
+    cluster = PaperCluster(flat_spec())
+    cluster.join("a")
+    with pytest.raises(InvalidParams):
+        cluster.core.slices(Presence(cluster.keyspace, bytes(16 * 70_000)), turns.SLICE_BLOCKS)
+    with pytest.raises(InvalidParams):
+        cluster.ask(PutStart([PutItem(cluster.keyspace, 0, 0, b"", bytes(16 * (STRIDE + 1)), 4096)]))
+
+
+def test_a_list_of_millions_is_refused_before_it_is_read() -> None:
+    tiny = encode(PutStart([PutItem(b"", 0, 0, b"", b"", 0)]))
+    head, item = tiny[: tiny.index(b"\x91\x97")], tiny[tiny.index(b"\x91\x97") + 1 : -3]
+    many = head + b"\xdd" + (ITEMS_MAX + 1).to_bytes(4, "big") + item * (ITEMS_MAX + 1) + tiny[-3:]
+    with pytest.raises(msgspec.ValidationError, match=f"length <= {ITEMS_MAX}"):
+        decode_master_request(many)
+    assert isinstance(decode_master_request(tiny), PutStart)
