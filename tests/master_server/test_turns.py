@@ -15,7 +15,7 @@ from support.report_node import chain as reported_chain
 from moonpool.master import turns
 from moonpool.master.server import MasterServer
 from moonpool.schemas.config import MasterSettings
-from moonpool.schemas.errors import InvalidParams, Overloaded
+from moonpool.schemas.errors import InvalidParams, Overloaded, Unavailable
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (
     ITEMS_MAX,
@@ -117,6 +117,21 @@ async def test_too_many_long_requests_are_refused(
         await client.call(long, 60)
     assert await first == Present(bytes(20_000))
     assert await client.call(long, 60) == Present(bytes(20_000)), "there is room again"
+    await client.close()
+
+
+async def test_a_master_that_is_deposed_half_way_says_no_more(server: MasterServer) -> None:
+    client = await connect(server)
+    known = await client.call(RegisterKeyspace(flat_spec()), 5)
+    assert isinstance(known, KeyspaceRegistered)
+    long = Presence(known.keyspace, join_hashes(random_hashes(60_000, 16, 7)))
+    asked = asyncio.ensure_future(client.call(long, 60))
+    while not server._handler._turns.slices:
+        await asyncio.sleep(0)
+    server._handler.serving = lambda: False
+    with pytest.raises(Unavailable):
+        await asked
+    assert server._handler._turns.slices < 60_000 / turns.SLICE_BLOCKS
     await client.close()
 
 
