@@ -12,6 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from moonpool.schemas.keyspace import DEFAULT_TENANT
 from moonpool.schemas.units import parse_size
 
+MASTER = "host:port of a master, or of several with commas between; or etcd://host:port;host:port/cluster"
+
 Bytes = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
 """A size: a number of bytes, or text such as "4GB" or "512MiB"."""
 
@@ -91,7 +93,7 @@ class MasterSettings(Settings):
 class NodeSettings(Settings):
     """`moonpool node`."""
 
-    master: str = Field("127.0.0.1:50051", description="the master's host:port")
+    master: str = Field("127.0.0.1:50051", description=MASTER)
     name: str = Field(
         "node", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="names the segment to adopt again"
     )
@@ -139,7 +141,7 @@ class NodeSettings(Settings):
 class ClientSettings(Settings):
     """StoreClient, and the client inside the connector."""
 
-    master: str = Field("127.0.0.1:50051", description="the master's host:port")
+    master: str = Field("127.0.0.1:50051", description=MASTER)
     tenant: str = Field(DEFAULT_TENANT, description="whose keyspaces these are")
     token: Token = ""
     token_file: TokenPath = ""

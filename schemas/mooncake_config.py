@@ -1,6 +1,6 @@
 """The JSON file at MOONCAKE_CONFIG_PATH, read as it was written for Mooncake Store, as ClientSettings.
 
-master_server_address  host:port; etcd://a;b is understood, but its discovery isn't served yet
+master_server_address  host:port, several with commas between, or the etcd that knows them: etcd://a;b
 global_segment_size    bytes or "4GB": what this process contributes through a node of its own
 mode                   embedded, or standalone-store: contributes nothing
 tenant_id              the tenant
@@ -17,12 +17,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.config_load import build, nearest, read_table
 from moonpool.schemas.errors import ConfigError
+from moonpool.schemas.masters import SCHEME
 from moonpool.schemas.units import parse_size
 
 CONFIG_PATH_VARIABLE = "MOONCAKE_CONFIG_PATH"
@@ -38,28 +38,25 @@ log = logging.getLogger(__name__)
 _warned: set[tuple[str, str]] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class MasterAddress:
-    """Where to find the master: one `address`, or the `etcd` endpoints that know it."""
-
-    address: str = ""
-    etcd: tuple[str, ...] = ()
-
-
-def parse_master_address(text: str, source: str) -> MasterAddress:
-    """Reads "host:port", "host" (Mooncake's default port) or "etcd://a:2379;b:2379". Raises ConfigError."""
-    if text.startswith("etcd://"):
-        endpoints = tuple(part.strip() for part in text.removeprefix("etcd://").split(";") if part.strip())
+def parse_master_address(text: str, source: str) -> str:
+    """Reads "host:port", "host" (Mooncake's default port), several of them with commas between, or
+    "etcd://a:2379;b:2379", as our setting `master`. Raises ConfigError."""
+    if text.startswith(SCHEME):
+        endpoints = [part.strip() for part in text.removeprefix(SCHEME).split(";") if part.strip()]
         if not endpoints:
             raise _bad(source, "master_server_address", text, "etcd://host:port;host:port")
-        return MasterAddress(etcd=endpoints)
+        return SCHEME + ";".join(endpoints)
+    return ",".join(_host_and_port(part.strip(), source) for part in text.split(","))
+
+
+def _host_and_port(text: str, source: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon:
         host, port = text, str(DEFAULT_PORT)
     number = int(port) if port.isascii() and port.isdigit() else 0
     if "/" in host or not host or any(c.isspace() for c in host) or not 0 < number < 65536:
         raise _bad(source, "master_server_address", text, "host:port")
-    return MasterAddress(address=f"{host}:{number}")
+    return f"{host}:{number}"
 
 
 def load_mooncake_config(
@@ -80,15 +77,8 @@ def client_settings(table: Mapping[str, object], source: str) -> ClientSettings:
     """ClientSettings from the file's table. Raises ConfigError naming the key, its value and what is allowed."""
     values: dict[str, object] = {}
     if "master_server_address" in table:
-        found = parse_master_address(_text(table, "master_server_address", source), source)
-        if found.etcd and "master" not in table:
-            raise ConfigError(
-                source=source,
-                field="master_server_address",
-                problem=f"finding the master through etcd ({', '.join(found.etcd)}) isn't served yet; "
-                'write "host:port", or add a "master" key beside it',
-            )
-        values["master"] = found.address
+        address = _text(table, "master_server_address", source)
+        values["master"] = parse_master_address(address, source)
     if "global_segment_size" in table:
         values["segment_size"] = _size(table, "global_segment_size", source)
     if "local_buffer_size" in table:

@@ -39,6 +39,7 @@ from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.connect import Connector
 from moonpool.store_client.copiers.base import DeviceCopier
 from moonpool.store_client.copiers.host import HostCopier
+from moonpool.store_client.directory import Directory
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gate import Gate
 from moonpool.store_client.gets import Getter, Places
@@ -84,7 +85,7 @@ class StoreClient:
         self._staging = Staging(copier)
         self._workers = Workers(NODES_AT_ONCE, "moonpool-io")
         self._cluster = Cluster(
-            self.settings.master.split(","),
+            Directory(self.settings.master),
             lambda address: MasterLink(address, hello, self._book, retry_s, credentials),
             self._book,
         )

@@ -34,6 +34,7 @@ from moonpool.schemas.messages import (
 from moonpool.schemas.packed import pack_u16
 from moonpool.schemas.routing import Part, Places, merged, missed, parts_of
 from moonpool.schemas.runs import SHARDS_MAX, shard_of, shards_of
+from moonpool.store_client.directory import Directory
 from moonpool.store_client.keyspaces import KeyspaceBook
 from moonpool.store_client.master import MasterLink
 from moonpool.store_client.workers import Workers
@@ -49,6 +50,9 @@ REFRESH_TIMEOUT_S = 1.0
 """Of one master that is asked for the map, while others may know it too."""
 
 REDIRECTS_MAX = 3
+REDIRECT_PAUSE_S = 0.1
+"""Before the second redirect; twice that before the third."""
+
 MASTERS_AT_ONCE = 8
 MASTERS_MAX = 64
 
@@ -65,15 +69,17 @@ class _Map(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """Thread-safe. `seeds`: masters that may be asked who there is; one that is alone is reached by that name."""
+    """Thread-safe. `directory`: masters that may be asked who there is; one that is alone is reached by that name."""
 
-    def __init__(self, seeds: Sequence[str], link: Callable[[str], MasterLink], book: KeyspaceBook) -> None:
-        self._seeds = list(seeds)
+    def __init__(self, directory: Directory, link: Callable[[str], MasterLink], book: KeyspaceBook) -> None:
+        self._directory = directory
         self._make_link = link
         self._book = book
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
-        self._links = {seed: link(seed) for seed in seeds}  # here, so that a bad address is told at once
+        self._links = {
+            name: link(name) for name in directory.names
+        }  # here, so that a bad address is told at once
         self._map: _Map | None = None
         self._refreshed_s = float("-inf")
         self._stale = False
@@ -165,10 +171,12 @@ class Cluster:
         except WrongShard:
             if redirects <= 0:
                 raise
+            # It is on its way from one master to another, which takes some ms.
+            pause_s = REDIRECT_PAUSE_S * (REDIRECTS_MAX - redirects)
+            time.sleep(max(0.0, min(pause_s, deadline_s - time.monotonic())))
             self._refresh(known, deadline_s)
-            now = self._known(deadline_s)
-            if now.shards != known.shards or now == known:
-                raise
+            if self._known(deadline_s).shards != known.shards:
+                raise  # the request names shards of another cluster
             return self._route(part.message, deadline_s, redirects - 1)
         except Unreachable:
             self._stale = True  # another one may have taken its shards over
@@ -192,15 +200,23 @@ class Cluster:
 
     def _ask_any(self, message: Message, reply: type[Reply], deadline_s: float) -> Reply:
         """Of the first master that answers."""
-        known = self._map
-        failure: MoonpoolError | None = None
-        for name in self._names():
-            wait_s = (
-                deadline_s
-                if len(self._names()) == 1
-                else min(deadline_s, time.monotonic() + REFRESH_TIMEOUT_S)
-            )
+        names = self._names()
+        try:
+            return self._ask_first(names, message, reply, deadline_s)
+        except Unreachable:
+            if not self._directory.asks:
+                raise
+        found = [name for name in self._directory.find(deadline_s) if name not in names]
+        return self._ask_first(found, message, reply, deadline_s)
+
+    def _ask_first(
+        self, names: Sequence[str], message: Message, reply: type[Reply], deadline_s: float
+    ) -> Reply:
+        failure: MoonpoolError = Unavailable(peer=f"any master of {self.name}", retry_in_s=REFRESH_PAUSE_S)
+        for name in names:
+            others_s = time.monotonic() + REFRESH_TIMEOUT_S
             try:
+                wait_s = deadline_s if len(names) == 1 else min(deadline_s, others_s)
                 answer = self._link(name).ask(message, reply, wait_s)
             except Unreachable as error:
                 failure = error
@@ -208,7 +224,6 @@ class Cluster:
             if isinstance(answer, ClusterMap):
                 self._learn(answer, name)
             return answer
-        assert failure is not None, known
         raise failure
 
     # ------------------------------------------------------------ the map
@@ -260,7 +275,7 @@ class Cluster:
     def _names(self) -> list[str]:
         """Whom to ask, those that own something first."""
         known = self._map
-        return list(dict.fromkeys([*(known.masters if known is not None else ()), *self._seeds]))
+        return list(dict.fromkeys([*(known.masters if known is not None else ()), *self._directory.names]))
 
     def _link(self, name: str) -> MasterLink:
         with self._lock:
@@ -285,7 +300,7 @@ class Cluster:
     @property
     def name(self) -> str:
         """For messages to people."""
-        return ",".join(self._seeds)
+        return str(self._directory)
 
     def close(self) -> None:
         """Calls under way fail soon."""

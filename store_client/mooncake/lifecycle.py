@@ -94,7 +94,7 @@ class LifecycleCalls(Calls):
         if segment_size < 0:
             return INVALID_PARAMS
         try:
-            address = parse_master_address(master, "setup").address
+            address = parse_master_address(master, "setup")
             flags = {"master": address, "tenant": tenant or "default"}
             settings = load(ClientSettings, environment=os.environ, flags=flags).settings
             # The segment is a node of its own here, which can be waited for.

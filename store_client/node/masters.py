@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import time
 from dataclasses import replace
 
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import ClusterMap, GetClusterMap, Hello, Victims, decode_from_master
+from moonpool.store_client.directory import Directory
 from moonpool.store_client.node.master_link import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, MasterLink, Reporter
 from moonpool.store_client.node.need_merge import ROUNDS_MAX, NeedMerge
 from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
@@ -27,8 +28,8 @@ class Masters:
     """Event loop only, but for `kick`. A master names all others in each answer to a heartbeat; so the set of links
     follows the cluster, and the settings need to name one that lives."""
 
-    def __init__(self, seeds: Sequence[str], reporter: Reporter) -> None:
-        self._seeds = list(seeds)
+    def __init__(self, directory: Directory, reporter: Reporter) -> None:
+        self._directory = directory
         self._reporter = replace(reporter, heard=self._heard)
         self._links: dict[str, MasterLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -58,7 +59,7 @@ class Masters:
         try:
             while True:
                 if not self.connected:
-                    self._wanted = await self._discover() or self._wanted or self._seeds
+                    self._wanted = await self._discover() or self._wanted or self._directory.names
                 await self._follow()
                 self._changed.clear()
                 try:
@@ -97,7 +98,14 @@ class Masters:
         """The masters, as the first of the seeds that answers knows them."""
         info = self._reporter.info
         hello = Hello(PROTOCOL_VERSION, "node", info.node, host=info.host)
-        for seed in self._seeds:
+        seeds = self._directory.names
+        if self._directory.asks:
+            try:
+                deadline_s = time.monotonic() + CALL_TIMEOUT_S
+                return (await asyncio.to_thread(self._directory.find, deadline_s))[:MASTERS_MAX]
+            except MoonpoolError as error:
+                logger.debug("%s", error)
+        for seed in seeds:
             try:
                 connection = await AsyncRpcConnection.connect(
                     seed, hello, decode_from_master, timeout_s=CONNECT_TIMEOUT_S

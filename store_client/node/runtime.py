@@ -16,6 +16,7 @@ from moonpool.schemas.errors import Overloaded
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Begin, BeginItem, Granted, NodeInfo, Victims, decode_node_request
 from moonpool.schemas.metrics import Samples
+from moonpool.store_client.directory import Directory
 from moonpool.store_client.host import host_id, user_run_dir
 from moonpool.store_client.node.adoption import adopt
 from moonpool.store_client.node.checksums import Checksums
@@ -148,7 +149,7 @@ class Node:
             self.numbers,
             credentials=self._credentials,
         )
-        return Masters(self._settings.master.split(","), reporter)
+        return Masters(Directory(self._settings.master), reporter)
 
     async def _until(self, stopped: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None:
         """Runs the parts; one that ends before `stopped` is a bug, and raises here."""

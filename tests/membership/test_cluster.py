@@ -19,11 +19,12 @@ from support.etcd_server import EtcdServer
 from support.processes import MasterProcess, NodeProcess
 
 from moonpool.schemas.config import ClientSettings
-from moonpool.schemas.errors import MoonpoolError, WrongShard
+from moonpool.schemas.errors import MoonpoolError, Unreachable, WrongShard
 from moonpool.schemas.framing import PROTOCOL_VERSION, encode_frame
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
     Failed,
+    GetClusterMap,
     GetStatus,
     Hello,
     Message,
@@ -124,6 +125,28 @@ def test_requests_go_to_whom_they_concern(cluster: Cluster) -> None:
     assert cluster.client.match(keyspace, hashes) == 300
     cluster.client.clear(keyspace)
     assert cluster.client.match(keyspace, hashes) == 0
+
+
+def test_any_master_and_etcd_itself_tell_who_there_is(cluster: Cluster) -> None:
+    there = cluster.client.cluster_map()
+    for master in cluster.masters:
+        told = cluster.ask(master, GetClusterMap())
+        assert (told.masters, told.owners) == (there.masters, there.owners)  # type: ignore[attr-defined]
+    ways = [cluster.masters[1].address, f"127.0.0.1:1,{cluster.masters[2].address}"]
+    ways += [f"etcd://127.0.0.1:1;{cluster.etcd.endpoint}", f"etcd://{cluster.etcd.endpoint}/default"]
+    for master in ways:
+        with StoreClient(ClientSettings(master=master)) as client:
+            assert client.batch_get(KEYS) == VALUES, master
+    with StoreClient(ClientSettings(master=f"etcd://{cluster.etcd.endpoint}/other")) as client:
+        assert client.batch_get(KEYS[:3]) == [None] * 3
+        with pytest.raises(Unreachable):
+            client.cluster_map()
+
+
+def test_a_node_finds_the_masters_in_etcd(cluster: Cluster) -> None:
+    with NodeProcess(f"etcd://{cluster.etcd.endpoint}", name="late", prefault=False) as node:
+        wait_until(lambda: node_facts(node)["master_connected"] == 3, 30)
+    wait_until(lambda: sum(entry.state == 1 for entry in cluster.client.cluster_map().nodes) == 2, 30)
 
 
 def test_a_master_refuses_what_is_not_its_own_and_says_as_of_when(cluster: Cluster) -> None:

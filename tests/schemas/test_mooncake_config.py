@@ -10,6 +10,7 @@ import pytest
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import ConfigError
+from moonpool.schemas.masters import MasterNames
 from moonpool.schemas.mooncake_config import client_settings, load_mooncake_config, parse_master_address
 
 TYPICAL = {
@@ -65,13 +66,14 @@ def test_an_unknown_key_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     ("text", "address"), [("a:1", "a:1"), ("10.0.0.1", "10.0.0.1:50051"), ("[::1]:70", "[::1]:70")]
 )
 def test_master_addresses(text: str, address: str) -> None:
-    assert parse_master_address(text, "x").address == address
+    assert parse_master_address(text, "x") == address
 
 
-def test_etcd_addresses_are_read_and_refused_for_now() -> None:
-    assert parse_master_address("etcd://a:2379; b:2379", "x").etcd == ("a:2379", "b:2379")
-    with pytest.raises(ConfigError, match=r"through etcd \(a:2379, b:2379\) isn't served yet"):
-        client_settings({"master_server_address": "etcd://a:2379;b:2379"}, "x")
+def test_several_masters_and_the_etcd_that_knows_them() -> None:
+    read = client_settings({"master_server_address": "etcd://a:2379; b:2379"}, "x").master
+    assert read == "etcd://a:2379;b:2379"
+    assert MasterNames.parse(read) == MasterNames(etcd=("a:2379", "b:2379"), cluster="default")
+    assert client_settings({"master_server_address": "a, b:7"}, "x").master == "a:50051,b:7"
 
 
 @pytest.mark.parametrize(
