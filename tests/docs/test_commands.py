@@ -33,7 +33,10 @@ SMALLER: dict[str, str] = {
 """Sizes of real machines, as small as tests want them."""
 
 FILES = {"trace.jsonl": ROOT / "tests" / "policy" / "data" / "chat_small.jsonl"}
-"""What pages take for granted."""
+"""Files that pages take for granted."""
+
+GIVEN = {"docs/troubleshooting.md": "moonpool serve --size 64MB"}
+"""Servers that run already when a page is read."""
 
 ELSEWHERE = {"docs/quick-start.md": "tests/demo/test_quick_start.py"}
 """Pages whose commands have a test of their own."""
@@ -65,7 +68,8 @@ def test_commands_of_a_page_work(page: Path, tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
     logs = tmp_path / "logs"
     logs.mkdir()
-    run(Script(blocks(page), changed), cwd=tmp_path, logs=logs, path=PATH, timeout_s=120)
+    given = [Block("sh", f"{GIVEN[named(page)]}\n")] if named(page) in GIVEN else []
+    run(Script([*given, *blocks(page)], changed), cwd=tmp_path, logs=logs, path=PATH, timeout_s=120)
 
 
 def test_a_command_that_fails_is_named(tmp_path: Path) -> None:

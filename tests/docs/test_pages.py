@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.doc_blocks import PAGES, ROOT, blocks, commands, named
 
+from moonpool.connector.counters import NAMES
 from moonpool.connector.extra_config import read_extra_config
+from moonpool.schemas.config_load import KINDS
+from moonpool.schemas.metrics import MASTER_METRICS, NODE_METRICS
+from moonpool.store_client.doctor.findings import CHECKS
 
 DOCS = ROOT / "docs"
 
@@ -61,6 +66,40 @@ def test_the_index_names_every_page() -> None:
     index = (DOCS / "README.md").read_text()
     for page in DOCS.glob("*.md"):
         assert page.name == "README.md" or f"]({page.name})" in index, page.name
+
+
+def test_troubleshooting_names_every_check_of_the_doctor() -> None:
+    text = (DOCS / "troubleshooting.md").read_text()
+    assert [check for check in CHECKS if f"`{check}`" not in text] == []
+
+
+def test_metrics_that_pages_name_exist() -> None:
+    known = {*MASTER_METRICS, *NODE_METRICS, *(f"vllm:moonpool_{name}_total" for name in NAMES)}
+    for page in PAGES:
+        named_here = set(re.findall(r"`((?:vllm:)?moonpool_[a-z_]+)`", page.read_text()))
+        assert named_here <= known, page.name
+
+
+def test_settings_that_pages_name_exist() -> None:
+    """Words in code font that look like a setting with a value: `name: value`, `name = value`, `name=value`."""
+    known = {name for model in KINDS.values() for name in model.model_fields}
+    for name in ("vllm.md", "operations.md", "troubleshooting.md", "rdma.md"):
+        text = re.sub(r"```.*?```", "", (DOCS / name).read_text(), flags=re.DOTALL)
+        for found in re.findall(r"`([a-z]+_[a-z_]+)(?:: | = |=)[^`]*`", text):
+            assert found in known, f"{name}: {found}"
+
+
+def test_the_operations_page_says_what_to_do_for_each_alert() -> None:
+    text = (DOCS / "operations.md").read_text()
+    files = sorted((ROOT / "helm" / "moonpool" / "files").glob("*.yaml"))
+    rules = [
+        rule
+        for file in files
+        for group in yaml.safe_load(file.read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    missing = [rule["alert"] for rule in rules if "alert" in rule and f"`{rule['alert']}`" not in text]
+    assert missing == []
 
 
 def test_anchors_lead_to_headings() -> None:
