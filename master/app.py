@@ -46,8 +46,7 @@ async def _serve(
     try:
         address = await master.start()
     except BaseException:
-        if seat is not None:
-            await seat.leave()
+        await master.close()
         raise
     log.info("master listening on %s", address)
     if on_ready is not None:

@@ -17,6 +17,7 @@ from moonpool.master.evictions import Evictions
 from moonpool.master.nodes import Node, Nodes
 from moonpool.master.placement import choose
 from moonpool.master.request_counts import count
+from moonpool.master.restorer import Restorer
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.step import Step
 from moonpool.master.table import Table
@@ -53,7 +54,6 @@ from moonpool.schemas.packed import u64s
 from moonpool.schemas.routing import Part
 
 log = logging.getLogger(__name__)
-
 EPOCH_END = 1 << 62
 """Epochs are ms since 1970: one from here on is an error, and would leave no room to go above it."""
 
@@ -77,8 +77,7 @@ class Origin:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a request leads to. `awaits`: (segment, drop id) that the nodes should confirm before the reply is
-    sent; `confirmed`: those that this request confirmed."""
+    """`awaits`: (segment, drop id) that nodes should confirm before the reply; `confirmed`: that this one confirmed."""
 
     reply: Message
     pushes: list[Push] = field(default_factory=list)
@@ -114,6 +113,7 @@ class MasterCore:
                 self._shards.loaded(shard)
         self._nodes = Nodes(settings.suspect_after_s, settings.lost_after_s)
         self._drop_id = 0
+        self.restorer = Restorer(self._shards, self._nodes, self._next_drop_id)
         self._counts: Counter[str] = Counter()
         self._handlers: dict[type[Message], Callable[[Any, float, Origin], Outcome]] = {
             RegisterKeyspace: self._register_keyspace,
@@ -137,8 +137,7 @@ class MasterCore:
         return handler(message, now_s, origin)
 
     def slices(self, message: Message, blocks: int) -> list[Part]:
-        """A long request of a client in parts of about so many blocks, each of them a request too; [] where it isn't
-        long. Raises MoonpoolError where no part could be answered."""
+        """A long request in parts of about so many blocks; [] where it isn't long. Raises what no part could answer."""
         return self._shards.slices(message, blocks)
 
     def tick(self, now_s: float) -> list[Push]:
@@ -286,6 +285,7 @@ class MasterCore:
         confirmed: list[tuple[bytes, int]] = []
         if message.sequence == 0:
             index.start_inventory(node.index)
+            node.naming.add(message.shard)
             # As of now: orders of an epoch that has passed are refused, whoever gave them.
             epoch = self._shards.epoch(message.shard)
             for drop in node.outstanding_of(message.shard):
@@ -294,12 +294,13 @@ class MasterCore:
         for op in message.ops:
             if isinstance(op, InventoryEnd):
                 index.end_inventory(node.index, step)
+                node.naming.discard(message.shard)
                 self._nodes.inventory_complete(node, message.shard, self._shards)
             elif isinstance(op, DropDone):
                 node.outstanding.pop(op.drop_id, None)
                 confirmed.append((message.segment, op.drop_id))
             else:
-                index.apply(node.index, op, step)
+                index.apply(node.index, self.restorer.admitted(op, node, step), step)
                 if isinstance(op, Entries) and node.complete:  # until the next heartbeat says it exactly
                     node.free_bytes -= int(u64s(op.lengths).sum())
         return Outcome(Done(len(message.ops)), pushes + self._pushes([step]), confirmed=tuple(confirmed))

@@ -11,6 +11,7 @@ import msgspec
 
 from moonpool.master.confirmations import Confirmations, DropKey
 from moonpool.master.core import MasterCore, Origin
+from moonpool.master.hard_requests import RECORDED, HardRequests
 from moonpool.master.turns import SLICE_BLOCKS, Turns
 from moonpool.schemas.clock import Clock
 from moonpool.schemas.errors import Forbidden, InvalidParams, Unavailable
@@ -41,8 +42,10 @@ TICK_S = 0.2
 class MasterHandler:
     """A Handler (store_client/rpc/peer.py) before a MasterCore. `address` goes into cluster maps."""
 
-    def __init__(self, core: MasterCore, clock: Clock) -> None:
+    def __init__(self, core: MasterCore, clock: Clock, hard: HardRequests | None = None) -> None:
+        """`hard`: where hard state is recorded; None: nowhere."""
         self.address = ""
+        self._hard = hard
         self.serving: Callable[[], bool] = _always
         """Whether this master may answer at all: one of several, while it holds its lease (I7)."""
         self._core = core
@@ -72,7 +75,8 @@ class MasterHandler:
     # ------------------------------------------------------------ requests
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
-        """See Handler. Awaitable are removals that nodes must confirm, and requests so long that they go in slices."""
+        """See Handler. Awaitable is what nodes must confirm, or the store, and requests so long that they go in
+        slices."""
         if not self._look_at_lease() and not isinstance(message, GetStatus):
             raise self._deposed()
         if isinstance(message, (Report, Heartbeat, Need)):
@@ -81,6 +85,10 @@ class MasterHandler:
             self._check_announce(message, peer)
         identity = peer.identity
         origin = Origin(peer.hello.host, identity.tenant, peer.data.get("segment"), identity.sees_all)
+        if self._hard is not None and isinstance(message, RECORDED) and not self._hard.holds(message):
+            return self._hard.handle(message, origin)
+        if isinstance(message, (Remove, Clear)):
+            return self._remove(message, origin)
         parts = self._core.slices(message, SLICE_BLOCKS)
         if parts:
             self._turns.check_room()
@@ -90,26 +98,35 @@ class MasterHandler:
             self._adopt(message, peer)
         if outcome.confirmed:
             self._confirmations.confirm(outcome.confirmed)
+            if self._hard is not None:
+                self._push(self._hard.confirmed(outcome.confirmed))
         reply = outcome.reply
-        if outcome.awaits:
-            assert isinstance(message, (Remove, Clear))
-            assert isinstance(reply, Removed)
-            wait_s = min(max(message.wait_ms, 0), WAIT_MS_MAX) / 1000
-            # Before the pushes, and not in a task: no confirmation can come too early to be seen.
-            reachable = [key for key in outcome.awaits if key[0] in self._nodes]
-            waiting = self._confirmations.expect(reachable, wait_s)
-            self._push(outcome.pushes)
-            away = [key for key in outcome.awaits if key not in reachable]
-            return self._confirmed(reply, away, waiting)
         if outcome.pushes:
             self._push(outcome.pushes)
         if isinstance(reply, ClusterMap) and not reply.masters:
             return msgspec.structs.replace(reply, masters=[self.address])
         if isinstance(reply, StatusReport) and identity.sees_all:
-            return StatusReport(
-                {**reply.facts, "connections": self._peers, "nodes_connected": len(self._nodes)}
-            )
+            recorded = self._hard.facts() if self._hard is not None else {}
+            connected = {"connections": self._peers, "nodes_connected": len(self._nodes)}
+            return StatusReport({**reply.facts, **recorded, **connected})
         return reply
+
+    def _remove(self, message: Remove | Clear, origin: Origin) -> Message | Awaitable[Message]:
+        pinned = self._hard.kept_rows(message) if self._hard is not None else {}
+        outcome = self._core.handle(message, self._clock.now_s(), origin)
+        reply = outcome.reply
+        assert isinstance(reply, Removed)
+        if not outcome.awaits:
+            self._push(outcome.pushes)
+            return reply
+        drops = {(to, drop.drop_id): drop for to, drop in outcome.pushes if isinstance(drop, Drop)}
+        wait_s = min(max(message.wait_ms, 0), WAIT_MS_MAX) / 1000
+        # Before the pushes, and not in a task: no confirmation can come too early to be seen.
+        reachable = [key for key in outcome.awaits if key[0] in self._nodes]
+        waiting = self._confirmations.expect(reachable, wait_s)
+        self._push(outcome.pushes)
+        away = [key for key in outcome.awaits if key not in reachable]
+        return self._removed(message, reply, drops, pinned, away, waiting)
 
     def _look_at_lease(self) -> bool:
         serving = self.serving()
@@ -126,10 +143,21 @@ class MasterHandler:
         self._push(outcome.pushes)
         return outcome.reply
 
-    async def _confirmed(
-        self, reply: Removed, away: list[DropKey], waiting: asyncio.Future[list[DropKey]]
+    async def _removed(
+        self,
+        message: Remove | Clear,
+        reply: Removed,
+        drops: dict[DropKey, Drop],
+        pinned: dict[int, set[bytes]],
+        away: list[DropKey],
+        waiting: asyncio.Future[list[DropKey]],
     ) -> Message:
-        pending = {segment for segment, _ in [*away, *await waiting]}
+        open_keys = [*away, *await waiting]
+        if self._hard is not None:
+            recorded = await self._hard.record_removals((key, drops[key]) for key in open_keys)
+            open_keys = [key for key in open_keys if key not in recorded]
+            await self._hard.end_pins(message, pinned)
+        pending = {segment for segment, _ in open_keys}
         if not pending:
             return reply  # which may name nodes itself: what was too much at once
         nobody = Origin(host="", tenant="")
@@ -173,6 +201,8 @@ class MasterHandler:
         earlier = self._nodes.get(segment)
         self._nodes[segment] = peer
         peer.data.update(segment=segment, node=message.info.node)
+        if self._hard is not None:
+            self._hard.announced(segment)
         if earlier is not peer:
             log.info("node %s announces segment %s from %s", message.info.node, segment.hex(), peer.name)
             if earlier is not None:
@@ -199,6 +229,8 @@ class MasterHandler:
         try:
             self._look_at_lease()
             self._push(self._core.tick(self._clock.now_s()))
+            if self._hard is not None:
+                self._hard.tick(self._clock.now_s())
         except Exception:
             log.exception("a tick failed")
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self.start_ticks)

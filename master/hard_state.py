@@ -125,15 +125,20 @@ class HardState:
             shard, keyspace, [name[1] for name in self._pins.get(shard, {}) if name[0] == keyspace]
         )
 
-    def expired(self, now_ms: int, pins_max: int) -> dict[int, list[Write]]:
-        """By shard: for pins whose time is over to leave the store."""
+    def expired(self, now_ms: int, removals_ms: int, records_max: int) -> dict[int, list[Write]]:
+        """By shard: for pins whose time is over by `now_ms`, and removals older than `removals_ms`, to leave the
+        store."""
         found: dict[int, list[Write]] = {}
         for shard, pins in self._pins.items():
             for (keyspace, block_hash), until_ms in pins.items():
-                if 0 < until_ms <= now_ms and pins_max > 0:
-                    pins_max -= 1
+                if 0 < until_ms <= now_ms:
                     found.setdefault(shard, []).append(Delete(records.pin_key(shard, keyspace, block_hash)))
-        return found
+        for shard, of_shard in self._removals.items():
+            for segment, removals in of_shard.items():
+                for number, removal in removals.items():
+                    if removal.at_ms < removals_ms:
+                        found.setdefault(shard, []).extend(self.removed(shard, segment, number))
+        return {shard: writes[:records_max] for shard, writes in found.items()}
 
     def remove(self, shard: int, segment: bytes, removal: RemovalRecord) -> tuple[int, list[Write]]:
         """For a node to be told again when it is back: the removal's number, and what to write."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,7 +42,8 @@ READABLE = (NodeState.JOINING, NodeState.LIVE)
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One segment. `named`: shards whose inventory has ended since it (re)joined; `complete`: all have. `outstanding`:
+    """One segment. `named`: shards whose inventory has ended since it (re)joined; `complete`: all have. `naming`: those
+    whose inventory is under way. `outstanding`:
     drops that somebody waits for, by id, sent again when the stream of their shard begins."""
 
     info: NodeInfo
@@ -55,6 +56,7 @@ class Node:
     facts: dict[str, int | float] = field(default_factory=dict)
     flaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS_MAX))
     named: set[int] = field(default_factory=set)
+    naming: set[int] = field(default_factory=set)
     streams: dict[int, ReportStream] = field(default_factory=dict)
     outstanding: dict[int, Drop] = field(default_factory=dict)
 
@@ -128,6 +130,25 @@ class Nodes:
             self._unswept.discard(node.index)
         self._set_state(node, NodeState.LIVE if node.complete else NodeState.JOINING)
         return node
+
+    def remember(self, segment: bytes, name: str, now_s: float) -> None:
+        """A segment that an earlier master knew: suspect until it announces itself."""
+        if segment in self._nodes:
+            return
+        info = NodeInfo(
+            node=name,
+            segment=segment,
+            host="",
+            rpc_address="",
+            data_address="",
+            unix_path="",
+            segment_path="",
+            capacity_bytes=0,
+            page_bytes=0,
+        )
+        node = self._add(info, now_s)
+        node.connected = False
+        self._set_state(node, NodeState.SUSPECT)
 
     def _add(self, info: NodeInfo, now_s: float) -> Node:
         if not self._free_indices:
@@ -258,6 +279,10 @@ class Nodes:
     def unswept(self) -> list[int]:
         """Indices of lost nodes whose copies are not all gone."""
         return list(self._unswept)
+
+    def remember_drains(self, names: Iterable[str]) -> None:
+        """Nodes that were draining under an earlier master, whether or not they are here yet."""
+        self._draining.update(names)
 
     def drain(self, name: str, on: bool) -> bool:
         """No new puts go to nodes of this name, or they do again. Returns whether that is new. Raises NotFound: a

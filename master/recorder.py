@@ -105,11 +105,10 @@ class Recorder:
                 log.warning("hard state of shard %d is not cleaned up: %s", shard, error)
 
     async def close(self) -> None:
-        """Ends what is under way, and the store."""
+        """Ends what is under way."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._store.close()
 
 
 def batches(writes: Sequence[Write]) -> list[list[Write]]:

@@ -9,11 +9,16 @@ from collections.abc import Mapping
 
 from moonpool.master.core import MasterCore
 from moonpool.master.handler import MasterHandler
+from moonpool.master.hard_requests import HardRequests
 from moonpool.master.membership.host import CoreHost
+from moonpool.master.membership.records import owns
 from moonpool.master.membership.seat import Seat, advertised
+from moonpool.master.recorder import Recorder, unfenced
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.rest.server import RestServer, missing_libraries
 from moonpool.master.steady_clock import SteadyClock
+from moonpool.master.store.base import Condition
+from moonpool.master.store.opening import IN_MEMORY, open_store
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import RpcFailed
 from moonpool.schemas.messages import decode_master_request
@@ -53,7 +58,15 @@ class MasterServer:
             settings=settings,
             alone=seat is None,
         )
-        self._handler = MasterHandler(core, self._clock)
+        self._store = seat.store if seat is not None else open_store(settings)
+        self._recorder = Recorder(
+            self._store,
+            settings.store_timeout_s,
+            durable=settings.store not in IN_MEMORY,
+            fence=unfenced if seat is None else self._fence,
+        )
+        self._hard = HardRequests(core, self._clock, self._recorder)
+        self._handler = MasterHandler(core, self._clock, self._hard)
         limits = Limits(connections_max=settings.connections_max, inflight_max=settings.inflight_max)
         self._tokens = TokenFile(settings.tokens_file) if settings.tokens_file else None
         tls = ServerTls.of(settings.tls_cert, settings.tls_key, settings.tls_ca)
@@ -63,7 +76,9 @@ class MasterServer:
         self._rest = RestServer(settings) if settings.http_port else None
 
     async def start(self) -> str:
-        """Listens. Returns "host:port". Raises RpcFailed where the port can't be had."""
+        """Loads hard state, then listens. Returns "host:port". Raises RpcFailed where the port can't be had,
+        CorruptStore, and the store's errors."""
+        await self._hard.load()
         host = self._settings.host
         port = await self._server.listen_tcp(host, self._settings.port)
         self._handler.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -75,8 +90,12 @@ class MasterServer:
         self._handler.start_ticks()
         if self._seat is not None:
             address = advertised(self._settings.advertise, self._handler.address)
-            self._handler.serving = self._seat.join(address, CoreHost(self._core, self._handler))
+            self._handler.serving = self._seat.join(address, CoreHost(self._core, self._handler, self._hard))
         return self._handler.address
+
+    def _fence(self, shard: int) -> list[Condition]:
+        self._core.shards.get(shard)  # raises WrongShard
+        return [owns(shard, self._core.shards.epoch(shard))]
 
     def _start_rest(self) -> None:
         if self._rest is None:
@@ -102,3 +121,5 @@ class MasterServer:
             await asyncio.to_thread(self._rest.close)
         self._handler.stop_ticks()
         await self._server.close()
+        await self._recorder.close()
+        await self._store.close()

@@ -77,7 +77,11 @@ class ShardIndex(Protocol):
         ...
 
     def rows_of(self, keyspace: bytes) -> int:
-        """How many rows it has."""
+        """How many rows it has, or will have again."""
+        ...
+
+    def table(self, keyspace: bytes) -> Table:
+        """Raises KeyspaceUnknown."""
         ...
 
     def ask(self, message: Message, step: Step) -> Message:
@@ -182,7 +186,8 @@ class Shard:
 
     def rows_of(self, keyspace: bytes) -> int:
         """See ShardIndex."""
-        return len(self.tables[keyspace])
+        table = self.tables[keyspace]
+        return len(table) + len(table.kept_pins)
 
     def _make_table(self, spec: KeyspaceSpec) -> Table:
         kind = ChainedTable if spec.kind is Kind.CHAINED else FlatTable

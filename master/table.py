@@ -66,6 +66,7 @@ class Table(ABC):
             int, None
         ] = {}  # rows to be removed, with all that hangs on them, in the next ticks
         self.pins = Pins()
+        self.kept_pins: dict[bytes, float] = {}  # hash -> end of a pin that holds again when its row is back
         self.copies: dict[int, int] = {}  # segment -> copies on it
         self.marks: dict[int, bytearray] = {}  # segment -> cells that its inventory under way has named
         self.traffic = Traffic()

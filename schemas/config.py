@@ -67,8 +67,9 @@ class MasterSettings(Settings):
         0, ge=0, le=65535, description="port of the REST interface and of /metrics; 0: none (serve picks one)"
     )
     store: str = Field(
-        "memory",
-        description="where hard state is kept: memory, file:PATH or etcd://HOST:PORT;HOST:PORT (serve: a file)",
+        "",
+        description="where hard state is kept: memory, file:PATH or etcd://HOST:PORT;HOST:PORT; empty: memory, "
+        "and with serve a file",
     )
     cluster: str = Field(
         "default",

@@ -63,6 +63,7 @@ class DemoPool:
             "--size": str(SIZE_BYTES),
             "--name": f"demo-{os.getpid()}",
             "--segment-dir": str(self._folder),
+            "--store": "memory",
         }
         words = [word for flag in flags.items() for word in flag]
         return [sys.executable, "-m", "moonpool.store_client.cli.main", "serve", "--json", *words]

@@ -7,13 +7,15 @@ from collections.abc import Iterable
 
 from moonpool.master.core import MasterCore
 from moonpool.master.handler import MasterHandler
+from moonpool.master.hard_requests import HardRequests
 from moonpool.master.membership.view import ClusterView
 
 
 class CoreHost:
     """A ShardHost."""
 
-    def __init__(self, core: MasterCore, handler: MasterHandler) -> None:
+    def __init__(self, core: MasterCore, handler: MasterHandler, hard: HardRequests) -> None:
+        self._hard = hard
         self._core = core
         self._handler = handler
         self._telling = False
@@ -25,7 +27,9 @@ class CoreHost:
 
     async def load(self, shard: int, epoch: int) -> None:
         """See ShardHost."""
-        self._core.shards.loaded(shard)
+        await self._hard.recover(shard)
+        if (shard, epoch) in self._core.shards.claims:
+            self._core.shards.loaded(shard)
 
     async def leave(self, shard: int, epoch: int) -> None:
         """See ShardHost."""
@@ -35,7 +39,7 @@ class CoreHost:
     def disown(self, shards: Iterable[int]) -> None:
         """See ShardHost."""
         for shard in shards:
-            self._core.disown(shard)
+            self._hard.disown(shard)
         self._tell()
 
     def see(self, view: ClusterView) -> None:

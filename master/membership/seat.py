@@ -23,7 +23,7 @@ class Seat:
 
     def __init__(self, store: MetadataStore, shards: int, settings: MasterSettings) -> None:
         self.shards = shards
-        self._store = store
+        self.store = store
         self._settings = settings
         self._member: ClusterMember | None = None
         self._task: asyncio.Task[None] | None = None
@@ -31,7 +31,7 @@ class Seat:
     def join(self, address: str, host: ShardHost) -> Callable[[], bool]:
         """Membership begins. Returns what says whether the master may answer."""
         settings = MemberSettings(address, self._settings.lease_s, self._settings.store_timeout_s)
-        self._member = ClusterMember(self._store, self.shards, settings, host)
+        self._member = ClusterMember(self.store, self.shards, settings, host)
         self._task = asyncio.create_task(self._member.run())
         return self._member.serving
 
@@ -42,7 +42,7 @@ class Seat:
             self._task.cancel()
             await asyncio.wait({self._task})
             self._member = self._task = None
-        await self._store.close()
+        await self.store.close()
 
 
 async def take_seat(settings: MasterSettings) -> Seat | None:

@@ -13,13 +13,14 @@ from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import ConfigError
 
 ENDPOINT = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+IN_MEMORY = ("", "memory")
 ALLOWED = 'allowed: "memory", "file:PATH" or "etcd://HOST:PORT;HOST:PORT"'
 
 
 def open_store(settings: MasterSettings) -> MetadataStore:
     """To be called in an event loop. Raises ConfigError, StoreFailed (a file somebody else has), CorruptStore."""
     kind, _, where = settings.store.partition(":")
-    if settings.store == "memory":
+    if settings.store in IN_MEMORY:
         return MemoryStore()
     if kind == "file" and where:
         return FileStore(Path(where).expanduser())

@@ -25,6 +25,7 @@ class RemovalRecord(msgspec.Struct, frozen=True, array_like=True, tag="removal/1
     """removals/<shard>/<segment>/<number>: what a node was told to drop and has not confirmed. Fields: see Drop."""
 
     node: str
+    at_ms: int
     drops: list[DropList]
     keyspace: bytes
     hashes: bytes

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from moonpool.master.rest.server import missing_libraries
+from moonpool.master.store.opening import state_file
 from moonpool.schemas.config import ClientSettings, MasterSettings, NodeSettings, Settings
 from moonpool.schemas.config_load import ENVIRONMENT_PREFIX
 from moonpool.schemas.errors import ConfigError, DeadlineExceeded, MoonpoolError
@@ -63,7 +64,9 @@ def run_serve(plan: Plan, *, as_json: bool) -> int:
     if plan.master.tokens_file and not (plan.node.token or plan.node.token_file):
         problem = "is empty: with a tokens_file the node needs the token of an entry with the role node"
         raise ConfigError(source="settings", field="token_file", problem=problem)
-    master, node = plan.master.model_copy(update={"http_port": http_port}), plan.node
+    store = plan.master.store or f"file:{state_file(plan.node.name)}"
+    master = plan.master.model_copy(update={"store": store, "http_port": http_port})
+    node = plan.node
     children: Children = {}
     entry = None
     with stop_signals() as stopping:

@@ -21,6 +21,12 @@ from moonpool.store_client.cli.options import (
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one.")]
 HttpPort = Annotated[int | None, typer.Option(help="Port of the REST interface and of /metrics; 0: none.")]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        help="Where pins, tenants and keyspaces are kept: memory, file:PATH or etcd://HOST:PORT;HOST:PORT."
+    ),
+]
 Size = Annotated[str | None, typer.Option(help="DRAM to contribute, for example 4GB.")]
 Name = Annotated[str | None, typer.Option(help="Names the node and the segment that it adopts again.")]
 SegmentDir = Annotated[str | None, typer.Option(help="Where the segment file lies: tmpfs or hugetlbfs.")]
@@ -36,6 +42,7 @@ def master(
         Path | None,
         typer.Option(help="Write the address here, once it listens: with port 0 it is not known before."),
     ] = None,
+    store: Store = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     verbose: Verbose = False,
@@ -43,7 +50,7 @@ def master(
     """Run a master: it knows which block is where, and holds no payload."""
     from moonpool.schemas.config import MasterSettings
 
-    flags = {"host": host, "port": port, "http_port": http_port}
+    flags = {"host": host, "port": port, "http_port": http_port, "store": store}
     found = loaded(MasterSettings, file=config, flags=flags, assignments=assignments)
     log_to_stderr(verbose)
     from moonpool.master.app import run_master
@@ -101,6 +108,7 @@ def serve(
     host: Host = None,
     name: Name = None,
     segment_dir: SegmentDir = None,
+    store: Store = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -109,7 +117,7 @@ def serve(
     from moonpool.schemas.config import MasterSettings, NodeSettings
     from moonpool.store_client.cli.serve import Plan, run_serve
 
-    master_flags = {"host": host, "port": port, "http_port": http_port}
+    master_flags = {"host": host, "port": port, "http_port": http_port, "store": store}
     node_flags = {"size": size, "host": host, "name": name, "segment_dir": segment_dir}
     master = loaded(MasterSettings, file=config, flags=master_flags)
     plan = Plan(

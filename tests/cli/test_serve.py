@@ -43,7 +43,8 @@ class Serve:
                 [*MAIN, "serve", "--json", *words],
                 stdout=subprocess.PIPE,
                 stderr=stream,
-                env=os.environ | {"MOONPOOL_RUN_DIR": str(folder / "run")},
+                env=os.environ
+                | {"MOONPOOL_RUN_DIR": str(folder / "run"), "XDG_STATE_HOME": str(folder / "state")},
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

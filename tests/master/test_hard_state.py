@@ -77,7 +77,7 @@ class HardStateMachine(RuleBasedStateMachine):
 
     @rule(now_ms=st.sampled_from([9, 10, 25]))
     def expire(self, now_ms: int) -> None:
-        for writes in self.state.expired(now_ms, 100).values():
+        for writes in self.state.expired(now_ms, 0, 100).values():
             self.commit(writes)
         self.pinned = {name: until for name, until in self.pinned.items() if not 0 < until <= now_ms}
 
@@ -85,7 +85,7 @@ class HardStateMachine(RuleBasedStateMachine):
     def remove(self, shard: int, segment: bytes) -> None:
         drops = [DropList(KEYSPACE, b"\0\0", bytes(16), bytes(4), bytes(8))]
         number, writes = self.state.remove(
-            shard, segment, RemovalRecord("n", drops, KEYSPACE, bytes(16), False)
+            shard, segment, RemovalRecord("n", 5, drops, KEYSPACE, bytes(16), False)
         )
         assert writes[0].key not in self.stored  # type: ignore[union-attr]
         self.commit(writes)

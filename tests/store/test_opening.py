@@ -25,7 +25,7 @@ async def test_each_kind_opens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "disk", "file:", "etcd:", "etcd://", "etcd://host", "etcd://a:1;", "etcd://a:1,b:2"]
+    "text", ["disk", "file:", "etcd:", "etcd://", "etcd://host", "etcd://a:1;", "etcd://a:1,b:2"]
 )
 async def test_what_is_no_store_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"store: is .*etcd://HOST"):

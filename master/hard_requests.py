@@ -1,0 +1,219 @@
+"""Requests that change hard state: done in the index, recorded in the store, and only then acknowledged."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Sequence
+
+from moonpool.master.confirmations import DropKey
+from moonpool.master.core import MasterCore, Origin
+from moonpool.master.recorder import Recorder
+from moonpool.master.shard_set import KEYSPACES_MAX
+from moonpool.master.store.base import Delete, Put, Write
+from moonpool.master.store.records import DrainRecord, RemovalRecord, drain_key, encode, keyspace_key
+from moonpool.schemas.clock import Clock
+from moonpool.schemas.errors import MoonpoolError
+from moonpool.schemas.messages import Clear, Drain, Drop, Message, Pin, RegisterKeyspace, Remove, Unpin
+from moonpool.schemas.packed import split_hashes
+
+log = logging.getLogger(__name__)
+
+EXPIRED_A_TURN = 1000
+EXPIRE_EVERY_S = 10.0
+REMOVAL_KEPT_MS = 30 * 86_400_000
+"""How long a segment may be away and still hear of a removal: one that is gone for good must not fill the store."""
+
+RECORDED = (RegisterKeyspace, Pin, Unpin, Drain)
+"""Messages that are answered when the store has what they ask for."""
+
+
+def wall_ms() -> int:
+    """ms since 1970: what outlives a process can't count by its clock."""
+    return time.time_ns() // 1_000_000
+
+
+class HardRequests:
+    """Between a handler and its core."""
+
+    def __init__(self, core: MasterCore, clock: Clock, recorder: Recorder) -> None:
+        self._core = core
+        self._clock = clock
+        self.recorder = recorder
+        self._state = recorder.state
+        self._recorded: dict[bytes, dict[int, tuple[int, int]]] = {}
+        """Segment, drop id: shard and number of the removal's record."""
+        self._expire_s = -math.inf
+
+    # ------------------------------------------------------------ recovery
+
+    async def load(self) -> None:
+        """What concerns all shards, and those that are owned already. Raises CorruptStore and the store's errors."""
+        await self.recorder.load()
+        for spec in self._state.keyspaces.values():
+            self._core.handle(RegisterKeyspace(spec), self._clock.now_s(), Origin("", spec.tenant))
+        self._core.restorer.remember_drains(self._state.drains)
+        for shard in list(self._core.shards):
+            await self.recover(shard)
+
+    async def recover(self, shard: int) -> None:
+        """An owned shard's hard state holds when this returns: nothing of it may be evicted before. Raises the same."""
+        await self.recorder.own(shard)
+        if shard not in self._core.shards:
+            self._state.disown(shard)
+            return
+        pins: dict[bytes, dict[bytes, float]] = {}
+        for keyspace, block_hash, until_ms in self._state.pins(shard):
+            pins.setdefault(keyspace, {})[block_hash] = self._until_s(until_ms)
+        for keyspace, of_keyspace in pins.items():
+            if keyspace in self._state.keyspaces:
+                self._core.restorer.keep_pins(shard, keyspace, of_keyspace)
+        for node in self._core.nodes():
+            self.announced(node.info.segment)
+
+    def disown(self, shard: int) -> None:
+        """The shard is another master's, with all that was recorded of it."""
+        self._core.disown(shard)
+        self._state.disown(shard)
+
+    def _until_s(self, until_ms: int) -> float:
+        return self._clock.now_s() + (until_ms - wall_ms()) / 1000 if until_ms else math.inf
+
+    # ------------------------------------------------------------ requests
+
+    def holds(self, message: Message) -> bool:
+        """Whether the store has what this asks for already."""
+        return isinstance(message, RegisterKeyspace) and message.spec.digest() in self._state.keyspaces
+
+    async def handle(self, message: Message, origin: Origin) -> Message:
+        """One of RECORDED. Raises its refusals, and the store's errors: asking again is safe then."""
+        reply = self._core.handle(message, self._clock.now_s(), origin).reply
+        if isinstance(message, RegisterKeyspace):
+            await self.recorder.record(self._register(message))
+        elif isinstance(message, Pin):
+            await self._pin(message, origin)
+        elif isinstance(message, Unpin):
+            await self._unpin(message.keyspace, message.hashes)
+        elif isinstance(message, Drain):
+            record = Put(drain_key(message.node), encode(DrainRecord(wall_ms())))
+            await self.recorder.record([record if message.on else Delete(record.key)])
+        return reply
+
+    def _register(self, message: RegisterKeyspace) -> list[Write]:
+        writes = self._state.register(message.spec)
+        if writes and len(self._state.keyspaces) >= KEYSPACES_MAX:  # the core has made room
+            known = self._core.restorer.keyspaces()
+            gone = next((digest for digest in self._state.keyspaces if digest not in known), None)
+            writes += [Delete(keyspace_key(gone))] if gone is not None else []
+        return writes
+
+    async def _pin(self, message: Pin, origin: Origin) -> None:
+        until_ms = wall_ms() + message.ttl_ms if message.ttl_ms else 0
+        keyspace = message.keyspace
+        for shard, hashes in self._core.restorer.pinned(keyspace, message.hashes).items():
+            try:
+                await self.recorder.record(self._state.pin(shard, keyspace, hashes, until_ms), shard)
+            except MoonpoolError:
+                recorded = {name[1] for name in self._state.pins(shard) if name[0] == keyspace}
+                undone = b"".join(one for one in hashes if one not in recorded)
+                self._core.handle(Unpin(keyspace, undone), self._clock.now_s(), origin)
+                raise
+            pins = dict.fromkeys(hashes, self._until_s(until_ms))
+            self._core.restorer.keep_pins(shard, keyspace, pins)
+
+    async def _unpin(self, keyspace: bytes, packed: bytes) -> None:
+        spec = self._state.keyspaces.get(keyspace)
+        if spec is None:
+            return
+        hashes = split_hashes(packed, spec.hash_bytes)
+        for shard in list(self._core.shards):
+            await self._release(shard, keyspace, hashes)
+
+    async def _release(self, shard: int, keyspace: bytes, hashes: Sequence[bytes]) -> None:
+        await self.recorder.record(self._state.unpin(shard, keyspace, hashes), shard)
+        self._core.restorer.release_pins(shard, keyspace, hashes)
+
+    # ------------------------------------------------------------ removals
+
+    def kept_rows(self, message: Remove | Clear) -> dict[int, set[bytes]]:
+        """Rows whose pins a removal may end: to be asked for before it."""
+        return (
+            self._core.restorer.kept_rows(message.keyspace) if message.force and not message.dry_run else {}
+        )
+
+    async def end_pins(self, message: Remove | Clear, before: dict[int, set[bytes]]) -> None:
+        """Those whose rows the removal took are no pins any more. Raises the store's errors."""
+        after = self._core.restorer.kept_rows(message.keyspace) if before else {}
+        for shard, hashes in before.items():
+            await self._release(shard, message.keyspace, sorted(hashes - after.get(shard, set())))
+
+    async def record_removals(self, drops: Iterable[tuple[DropKey, Drop]]) -> set[DropKey]:
+        """Has removals written that nodes have not confirmed: they are done when those are back. Returns those that
+        are recorded: none where the store outlives nothing, fewer where it is away."""
+        done: set[DropKey] = set()
+        if not self.recorder.durable:
+            return done
+        for key, drop in drops:
+            segment, drop_id = key
+            name = self._core.restorer.name_of_segment(segment)
+            removal = RemovalRecord(
+                name, wall_ms(), drop.drops, drop.keyspace, drop.hashes, drop.whole_keyspace
+            )
+            number, writes = self._state.remove(drop.shard, segment, removal)
+            try:
+                await self.recorder.record(writes, drop.shard)
+            except MoonpoolError as error:
+                log.warning("a removal on node %s is not recorded: %s", name, error)
+                continue
+            self._recorded.setdefault(segment, {})[drop_id] = (drop.shard, number)
+            done.add(key)
+        return done
+
+    def confirmed(self, keys: Sequence[DropKey]) -> list[tuple[bytes, Drop]]:
+        """Nodes have done these. Returns what they are to be told next."""
+        segments = set()
+        for segment, drop_id in keys:
+            found = self._recorded.get(segment, {}).pop(drop_id, None)
+            if found is not None:
+                shard, number = found
+                self.recorder.record_later(shard, self._state.removed(shard, segment, number))
+                segments.add(segment)
+        return [push for segment in segments for push in self.announced(segment)]
+
+    def announced(self, segment: bytes) -> list[tuple[bytes, Drop]]:
+        """A segment is here (again): the removals that it missed. Its next streams repeat them."""
+        open_ids = self._core.restorer.outstanding(segment)
+        known = {
+            drop_id: found
+            for drop_id, found in self._recorded.get(segment, {}).items()
+            if drop_id in open_ids
+        }
+        again: list[tuple[bytes, Drop]] = []
+        for shard in list(self._core.shards):
+            for number, removal in self._state.removals(shard, segment).items():
+                if (shard, number) in known.values():
+                    continue
+                drop = self._core.restorer.recall(segment, shard, removal)
+                if drop is not None:
+                    known[drop.drop_id] = (shard, number)
+                    again.append((segment, drop))
+        self._recorded[segment] = known
+        if not known:
+            del self._recorded[segment]
+        return again
+
+    # ------------------------------------------------------------ time
+
+    def facts(self) -> dict[str, int]:
+        """How much is recorded, and how often that failed."""
+        return self._state.facts() | {"store_failures": self.recorder.failures}
+
+    def tick(self, now_s: float) -> None:
+        """Records that nobody needs any more leave the store."""
+        if now_s - self._expire_s < EXPIRE_EVERY_S:
+            return
+        self._expire_s = now_s
+        now_ms = wall_ms()
+        for shard, writes in self._state.expired(now_ms, now_ms - REMOVAL_KEPT_MS, EXPIRED_A_TURN).items():
+            self.recorder.record_later(shard, writes)

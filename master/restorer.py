@@ -1,0 +1,147 @@
+"""What outlives a master, put into its index: pins, removals that nodes have not confirmed, entries of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from moonpool.master.columns import NO_ROW
+from moonpool.master.nodes import OUTSTANDING_MAX, Node, Nodes
+from moonpool.master.shard_set import ShardSet
+from moonpool.master.step import Step
+from moonpool.master.store.records import RemovalRecord
+from moonpool.master.table import Table
+from moonpool.master.withheld import withhold
+from moonpool.schemas.errors import KeyspaceUnknown
+from moonpool.schemas.messages import Drop, Entries, Op
+from moonpool.schemas.packed import split_hashes
+
+
+class Restorer:
+    """Pure, as the core is whose shards and nodes these are."""
+
+    def __init__(self, shards: ShardSet, nodes: Nodes, next_drop_id: Callable[[], int]) -> None:
+        self._shards = shards
+        self._nodes = nodes
+        self._next_drop_id = next_drop_id
+
+    # ------------------------------------------------------------ pins
+
+    def keep_pins(self, shard: int, keyspace: bytes, pins: Mapping[bytes, float]) -> None:
+        """Pins (hash: until when, in seconds of the core's clock) that hold whether or not their rows are there: a
+        row that comes back is pinned again. Raises WrongShard, KeyspaceUnknown."""
+        table = self._shards.get(shard).table(keyspace)
+        table.kept_pins.update(pins)
+        for block_hash, until_s in pins.items():
+            row = table.rows.get(block_hash)
+            if row != NO_ROW and table.committed[row]:
+                table.pins.add(row, until_s)
+
+    def release_pins(self, shard: int, keyspace: bytes, hashes: Iterable[bytes]) -> None:
+        """They hold no longer than their rows' own pins do. Raises the same."""
+        table = self._shards.get(shard).table(keyspace)
+        for block_hash in hashes:
+            table.kept_pins.pop(block_hash, None)
+
+    def pinned(self, keyspace: bytes, packed: bytes) -> dict[int, list[bytes]]:
+        """By shard, which of these hashes have rows that are pinned."""
+        found: dict[int, list[bytes]] = {}
+        for shard in self._shards:
+            table = self._shards.get(shard).table(keyspace)
+            hashes = split_hashes(packed, table.spec.hash_bytes)
+            rows = table.rows.get_all(hashes)
+            pinned = [one for one, row in zip(hashes, rows, strict=True) if row in table.pins]
+            if pinned:
+                found[shard] = pinned
+        return found
+
+    def kept_rows(self, keyspace: bytes) -> dict[int, set[bytes]]:
+        """By shard, hashes of kept pins whose rows are there."""
+        found: dict[int, set[bytes]] = {}
+        for shard in self._shards:
+            table = self._table(shard, keyspace)
+            if table is not None and table.kept_pins:
+                found[shard] = {one for one in table.kept_pins if table.rows.get(one) != NO_ROW}
+        return found
+
+    def _table(self, shard: int, keyspace: bytes) -> Table | None:
+        try:
+            return self._shards.get(shard).table(keyspace)
+        except KeyspaceUnknown:
+            return None
+
+    # ------------------------------------------------------------ removals
+
+    def recall(self, segment: bytes, shard: int, removal: RemovalRecord) -> Drop | None:
+        """A removal that an announced node must hear of again: the drop that its next stream is given. None: it has
+        enough to do for now."""
+        node = self._nodes.get(segment)
+        if node is None or len(node.outstanding_of(shard)) >= OUTSTANDING_MAX:
+            return None
+        drop = Drop(
+            self._next_drop_id(),
+            self._shards.epoch(shard),
+            removal.drops,
+            removal.keyspace,
+            removal.hashes,
+            removal.whole_keyspace,
+            shard,
+        )
+        node.expect(drop)
+        return drop
+
+    def admitted(self, op: Op, node: Node, step: Step) -> Op:
+        """A report's op without what a removal has named that the node has not done: of an inventory under way."""
+        if not isinstance(op, Entries) or not node.outstanding or step.shard not in node.naming:
+            return op
+        spec = self._shards.get(step.shard).table(op.keyspace).spec
+        return withhold(op, node.outstanding_of(step.shard), spec, node.index, step.drops)
+
+    def outstanding(self, segment: bytes) -> frozenset[int]:
+        """Ids of the drops that a node has not confirmed."""
+        node = self._nodes.get(segment)
+        return frozenset(node.outstanding) if node is not None else frozenset()
+
+    def remember_drains(self, names: Iterable[str]) -> None:
+        """Nodes that are to get no new puts, whether or not they are here yet."""
+        self._nodes.remember_drains(names)
+
+    def keyspaces(self) -> frozenset[bytes]:
+        """Digests of all that are known."""
+        return frozenset(spec.digest() for spec in self._shards.specs())
+
+    # ------------------------------------------------------------ the entry log
+
+    def remember(self, segment: bytes, name: str, now_s: float) -> None:
+        """A node that the log speaks of: suspect until it announces itself, lost if it doesn't."""
+        self._nodes.remember(segment, name, now_s)
+
+    def hint(self, shard: int, segment: bytes, entries: Entries, step: Step) -> int:
+        """Rows as the log has them. They are matched once their node is there; its inventory drops what is not true.
+        Returns how many copies there were; none of a node whose inventory has begun. Raises WrongShard, KeyspaceUnknown,
+        InvalidParams."""
+        node = self._nodes.get(segment)
+        index = self._shards.get(shard)
+        if node is None or shard in node.streams:
+            return 0
+        index.check(entries)
+        index.apply(node.index, entries, step)
+        return len(entries.ranks) // 2
+
+    def tables(self, shard: int) -> list[Table]:
+        """Of an owned shard."""
+        return list(self._shards.get(shard).offers())
+
+    def table(self, shard: int, keyspace: bytes) -> Table | None:
+        """One of them; None where there is no such keyspace or the shard is not owned any more."""
+        return self._table(shard, keyspace) if shard in self._shards else None
+
+    def name_of_segment(self, segment: bytes) -> str:
+        """The node of a segment."""
+        node = self._nodes.get(segment)
+        return node.info.node if node is not None else segment.hex()
+
+    def name_of(self, index: int) -> tuple[bytes, str]:
+        """A segment's id and its node, by its index."""
+        segment = self._nodes.names[index]
+        node = self._nodes.get(segment)
+        return segment, node.info.node if node is not None else ""

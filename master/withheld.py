@@ -1,0 +1,60 @@
+"""Entries of an inventory that a removal has named: they don't count, and go (I8: hard state decides removals)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from moonpool.master.drops import DropBatch
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind
+from moonpool.schemas.messages import Drop, Entries
+from moonpool.schemas.packed import split_hashes, u16s, u32s, u64s
+
+
+def withhold(
+    op: Entries, removals: Sequence[Drop], spec: KeyspaceSpec, segment: int, drops: DropBatch
+) -> Entries:
+    """The entries that stay. Those that go are named to the node once more, exactly: a slot that was filled after the
+    node had done the removal, and before it said so, would else be in no index."""
+    mine = [drop for drop in removals if drop.keyspace == op.keyspace]
+    exact = [some for drop in removals for some in drop.drops if some.keyspace == op.keyspace]
+    if not mine and not exact:
+        return op
+    hashes = split_hashes(op.hashes, spec.hash_bytes)
+    named = {one for drop in mine for one in split_hashes(drop.hashes, spec.hash_bytes)}
+    places = {place for some in exact for place in zip(u32s(some.slots), u64s(some.generations), strict=True)}
+    whole = any(drop.whole_keyspace for drop in mine)
+    ranks, slots, generations = u16s(op.ranks), u32s(op.slots), u64s(op.generations)
+    goes = np.array(
+        [
+            whole or one in named or place in places
+            for one, *place_ in zip(hashes, slots, generations, strict=True)
+            for place in [tuple(place_)]
+        ],
+        dtype=np.bool_,
+    )
+    if not goes.any():
+        return op
+    for index in np.flatnonzero(goes).tolist():
+        drops.add(
+            segment,
+            op.keyspace,
+            int(ranks[index]),
+            hashes[index],
+            int(slots[index]),
+            int(generations[index]),
+        )
+    return _chosen(op, ~goes, spec)
+
+
+def _chosen(op: Entries, stays: np.ndarray[tuple[int], np.dtype[np.bool_]], spec: KeyspaceSpec) -> Entries:
+    sizes = {"ranks": 2, "hashes": spec.hash_bytes, "slots": 4, "generations": 8, "lengths": 8}
+    if spec.kind is Kind.CHAINED:
+        sizes |= {"positions": 4, "parents": spec.hash_bytes}
+    columns = {
+        name: np.frombuffer(getattr(op, name), dtype=np.uint8).reshape(-1, size)[stays].tobytes()
+        for name, size in sizes.items()
+    }
+    return msgspec.structs.replace(op, **columns)

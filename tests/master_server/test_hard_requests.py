@@ -1,0 +1,209 @@
+"""What was acknowledged holds after the master is gone: pins, keyspaces, removals on nodes that were away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import pytest
+from support.report_node import KEYSPACE, SPEC, ReportNode, chain, entries_of
+
+from moonpool.master.server import MasterServer
+from moonpool.schemas.config import MasterSettings
+from moonpool.schemas.errors import StoreFailed
+from moonpool.schemas.framing import PROTOCOL_VERSION
+from moonpool.schemas.messages import (
+    Done,
+    Drain,
+    Drop,
+    GetClusterMap,
+    GetStatus,
+    Hello,
+    InventoryEnd,
+    Keyspaces,
+    ListKeyspaces,
+    Match,
+    Message,
+    Need,
+    Pin,
+    RegisterKeyspace,
+    Remove,
+    Unpin,
+    decode_from_master,
+)
+from moonpool.schemas.packed import join_hashes, split_hashes
+from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
+
+HASHES = chain(10)
+T_S = 20.0
+
+
+class Life:
+    """One master over a file, from its start to its end, and a client of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._settings = MasterSettings(
+            port=0, heartbeat_s=0.2, suspect_after_s=5, lost_after_s=30, store=f"file:{path}"
+        )
+
+    async def __aenter__(self) -> Self:
+        self.server = MasterServer(self._settings)
+        self.address = await self.server.start()
+        hello = Hello(PROTOCOL_VERSION, role="client", client="test")
+        self.client = await AsyncRpcConnection.connect(self.address, hello, decode_from_master, timeout_s=T_S)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+        await self.server.close()
+
+    async def call(self, message: Message) -> Message:
+        return await self.client.call(message, T_S)
+
+    async def count(self, message: Pin | Unpin) -> int:
+        reply = await self.call(message)
+        assert isinstance(reply, Done)
+        return reply.count
+
+    async def facts(self) -> dict[str, object]:
+        reply = await self.call(GetStatus())
+        return dict(reply.facts)  # type: ignore[attr-defined]
+
+    async def ready(self, hashes: Sequence[bytes] = HASHES) -> int:
+        reply = await self.call(Match(KEYSPACE, [(0, join_hashes(hashes))]))
+        return int(reply.ready[0])  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> AsyncIterator[Path]:
+    yield tmp_path / "hard-state"
+
+
+async def test_keyspaces_and_drains_survive(path: Path) -> None:
+    async with Life(path) as life:
+        for _ in range(2):
+            await life.call(RegisterKeyspace(SPEC))
+        nodes = [ReportNode("n1"), ReportNode("n2")]
+        for node in nodes:
+            await node.join(life.address, [])
+        await life.call(Drain("n1", True))
+        await life.call(Drain("n2", True))
+        await life.call(Drain("n2", False))
+        for node in nodes:
+            await node.close()
+    async with Life(path) as life:
+        reply = await life.call(ListKeyspaces("default"))
+        assert isinstance(reply, Keyspaces)
+        assert reply.specs == [SPEC]
+        for node in nodes:
+            await node.join(life.address, [])
+        cluster = await life.call(GetClusterMap())
+        assert {one.info.node: one.draining for one in cluster.nodes} == {"n1": True, "n2": False}  # type: ignore[attr-defined]
+        for node in nodes:
+            await node.close()
+
+
+async def evicted(node: ReportNode) -> set[bytes]:
+    """Asks for all bytes that the master would give up."""
+    found: set[bytes] = set()
+    reply = await node.connection.call(Need(node.segment, node.epoch, 1 << 30), T_S)
+    for some in reply.drops:  # type: ignore[attr-defined]
+        found |= set(split_hashes(some.hashes, 16))
+    return found
+
+
+async def test_a_pin_survives_and_holds_when_its_row_is_back(path: Path) -> None:
+    node = ReportNode()
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        assert await life.count(Pin(KEYSPACE, join_hashes(HASHES[3:4]))) == 1
+        assert await life.count(Pin(KEYSPACE, join_hashes(HASHES[5:7]))) == 2
+        assert await life.count(Pin(KEYSPACE, join_hashes(HASHES[8:9]), ttl_ms=1)) == 1
+        assert await life.count(Unpin(KEYSPACE, join_hashes(HASHES[6:7]))) == 1
+        await node.close()
+    async with Life(path) as life:
+        assert (await life.facts())["recorded_pins"] == 3
+        await node.join(life.address, HASHES)
+        assert (await life.facts())["pins"] >= 2  # type: ignore[operator]
+        await asyncio.sleep(0.3)  # a tick ends the pin whose time is over
+        assert await evicted(node) == set(HASHES[6:])
+        assert await life.count(Unpin(KEYSPACE, join_hashes(HASHES))) == 2
+        assert await evicted(node) == set(HASHES[:6])
+        await node.close()
+    async with Life(path) as life:
+        assert (await life.facts())["recorded_pins"] == 0
+
+
+async def test_a_removal_of_pinned_rows_ends_their_pins(path: Path) -> None:
+    node = ReportNode()
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        assert await life.count(Pin(KEYSPACE, join_hashes(HASHES[2:8]))) == 6
+        await life.call(Remove(KEYSPACE, join_hashes(HASHES[5:6]), force=True))
+        assert (await life.facts())["recorded_pins"] == 3
+        await node.report([entries_of(HASHES)])
+        assert (await life.facts())["pins"] == 3
+        await node.close()
+
+
+async def test_a_removal_outlives_master_and_absence(path: Path) -> None:
+    """The node is away when a row is removed, and comes back to another master with the row in its inventory."""
+    node, other = ReportNode("n1"), ReportNode("n2")
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        await other.join(life.address, [])
+        await node.close()
+        reply = await life.call(Remove(KEYSPACE, join_hashes(HASHES[5:6]), force=True, wait_ms=50))
+        assert (reply.count, reply.pending) == (5, [])  # type: ignore[attr-defined]
+        assert (await life.facts())["recorded_removals"] == 1
+        await other.close()
+    async with Life(path) as life:
+        assert (await life.facts())["recorded_removals"] == 1
+        node = ReportNode("n1", confirms=False)
+        await node.join(life.address, HASHES)
+        assert await life.ready() == 5  # though the node has not yet done what it is told
+        told = [push for push in node.pushes if isinstance(push, Drop)]
+        assert [drop.hashes for drop in told if drop.hashes] == [HASHES[5]]
+        assert [some.hashes for drop in told if not drop.hashes for some in drop.drops] == [
+            join_hashes(HASHES[5:])
+        ]
+        for drop in told:
+            await node.confirm(drop)
+        async with asyncio.timeout(T_S):
+            while (await life.facts())["recorded_removals"]:
+                await asyncio.sleep(0.02)
+        await node.report([entries_of(HASHES)])  # put again: nothing is held against it any more
+        assert await life.ready() == 10
+        await node.close()
+    async with Life(path) as life:
+        assert (await life.facts())["recorded_removals"] == 0
+
+
+async def test_without_its_store_a_master_refuses_what_needs_it_and_serves_on(path: Path) -> None:
+    node = ReportNode()
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        store = life.server._store
+        log_file, broken = store._log, os.open("/dev/full", os.O_RDWR)  # type: ignore[attr-defined]
+        kept, log_file._file, log_file.path = (log_file._file, log_file.path), broken, Path("/proc/nothing")
+        log_file._new_path = Path("/proc/nothing.new")
+        for _ in range(2):
+            with pytest.raises(StoreFailed, match="nothing was recorded"):
+                await life.call(Pin(KEYSPACE, join_hashes(HASHES[3:4])))
+        assert (await life.facts())["pins"] == 0
+        assert await life.ready() == 10
+        reply = await life.call(Remove(KEYSPACE, join_hashes(HASHES[9:]), force=True))
+        assert (reply.count, reply.pending) == (1, [])  # type: ignore[attr-defined]
+        await node.report([InventoryEnd()])
+        log_file._file, log_file.path = kept
+        log_file._new_path = path.with_name("hard-state.new")
+        os.close(broken)
+        assert await life.count(Pin(KEYSPACE, join_hashes(HASHES[3:4]))) == 1
+        await node.close()
