@@ -55,19 +55,30 @@ class Cast:
             found.append(self._worker("limit", kind, {"size_bytes": self._arena.half_bytes}))
         return found
 
-    def moonpool(self, name: str, place: str, *, clients: int = 1) -> Worker:
+    def pairs(self) -> list[tuple[Worker, Worker]]:
+        """Two clients of each store on one host: of Mooncake the second one is in another process than the memory."""
+        master = self._moonpool_servers(checksums=False)
+        found = [(self._client("moonpool", "host", master), self._client("moonpool", "host", master))]
+        if mooncake_is_here():
+            other = self._stack.enter_context(MooncakeMaster())
+            owner = self._mooncake("mooncake", other.address, self._pool_bytes)
+            found.append((owner, self._mooncake("mooncake", other.address, 0)))
+        return found
+
+    def moonpool(self, name: str, place: str) -> Worker:
         """A pool of our own and a client of it."""
-        checked = name == SUMS
+        return self._client(name, place, self._moonpool_servers(checksums=name == SUMS))
+
+    def _moonpool_servers(self, *, checksums: bool) -> str:
         master = self._stack.enter_context(MasterServer())
         self._stack.enter_context(
-            NodeServer(master.address, self._pool_bytes, self._run_dir, checksums=checked)
+            NodeServer(master.address, self._pool_bytes, self._run_dir, checksums=checksums)
         )
-        return self.moonpool_client(name, place, master.address)
+        return master.address
 
-    def moonpool_client(self, name: str, place: str, master: str) -> Worker:
-        """One more client of a pool."""
+    def _client(self, name: str, place: str, master: str) -> Worker:
         transport = "shm" if place == "host" else "tcp"
-        options = {
+        options: dict[str, object] = {
             "master": master,
             "run_dir": self._run_dir,
             "transport": transport,

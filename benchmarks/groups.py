@@ -17,6 +17,8 @@ GROUPS: dict[str, tuple[str, str]] = {
     "get": ("data_group", "gets of batches of large objects"),
     "small": ("data_group", "objects of 4 KiB by the thousand"),
     "latency": ("data_group", "one object at a time"),
+    "churn": ("churn_group", "puts into a full pool, without a pause"),
+    "mixed": ("mixed_group", "one client beside another one that is greedy"),
     "memory": ("memory_group", "bytes of master memory a block"),
     "vllm": ("vllm_group", "what the connector costs vLLM on a cold pool (minutes)"),
 }

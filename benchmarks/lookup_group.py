@@ -1,95 +1,109 @@
-"""Match of an 80K-token prompt (5,000 blocks of 16 tokens) at a master that holds 0.3 million blocks.
+"""How much of an 80K-token prompt (5,000 blocks of 16 tokens) is there, at a master that holds 0.3 million blocks.
 
-Names: lookup_tp<world>_<hit|half|miss>_<clients>c. Every answer is checked.
+Names: lookup_tp<world>_<hit|half|miss>_<clients>c, lookup_tp1_5m_<...> where 5 million are held, and with _cpu what a
+lookup costs the master's processor. Mooncake answers for one key a block and rank; making its strings isn't counted.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import threading
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 
-from moonpool.benchmarks.paper_node import PaperNode, chain_entries
+from moonpool.benchmarks.opponents import MOONCAKE_ENVIRONMENT, MooncakeMaster, mooncake_is_here
+from moonpool.benchmarks.paper_node import filled
 from moonpool.benchmarks.progress import Progress
-from moonpool.benchmarks.results import Result, summarise
+from moonpool.benchmarks.prompts import chain, lookup_spec
+from moonpool.benchmarks.results import Result
 from moonpool.benchmarks.scale import Scale
-from moonpool.benchmarks.servers import MasterServer
-from moonpool.schemas.keyspace import KeyspaceSpec, Kind
+from moonpool.benchmarks.servers import MasterServer, cpu_s
+from moonpool.benchmarks.trials import Samples
+from moonpool.benchmarks.workers import Worker
 
-PROMPT_BLOCKS = 5000
-CHAINS = 60
-CALLS = 400
+KEY_BYTES = 192
+"""Of Mooncake's segment for one tiny value."""
 
-
-def bench_spec(world: int) -> KeyspaceSpec:
-    """The keyspace of the lookups."""
-    return KeyspaceSpec(
-        kind=Kind.CHAINED, name=f"lookup-tp{world}", shard_bytes=(65536,) * world, block_tokens=16
-    )
+CALLS = {"moonpool": 40, "mooncake": 3}
+"""Calls a round and client: Mooncake's take some hundred times as long."""
 
 
-def chain(name: str, blocks: int = PROMPT_BLOCKS) -> list[bytes]:
-    """Hashes that follow from a name; blocks of one chain differ, chains don't share any."""
-    import hashlib
+class Side:
+    """A master with its clients."""
 
-    stem = hashlib.sha256(name.encode()).digest()[:24]
-    return [stem + index.to_bytes(8, "little") for index in range(blocks)]
+    def __init__(self, name: str, pid: int, clients: Sequence[Worker]) -> None:
+        self.name, self.pid, self.clients = name, pid, clients
+
+    def lookup(self, clients: int, calls: int) -> tuple[list[float], bool, float]:
+        """(microseconds of each call, whether all answers were right, the master's own of one call)."""
+        before_s = cpu_s(self.pid)
+        for client in self.clients[:clients]:
+            client.send("lookup", calls=calls)
+        answers = [client.receive() for client in self.clients[:clients]]
+        spent_us = (cpu_s(self.pid) - before_s) * 1e6 / (clients * calls)
+        samples = [seconds * 1e6 for answer in answers for seconds in answer["samples"]]
+        return samples, all(answer["verified"] for answer in answers), spent_us
 
 
 def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result]:
     """All lookup cases."""
     results = []
-    for world in (1, 8):
-        with MasterServer() as master:
-            spec = bench_spec(world)
-            node = PaperNode(master.address, spec)
-            for index in range(CHAINS):
-                for entries in chain_entries(spec.digest(), chain(f"chain-{index}"), world, index * 5000):
-                    node.report([entries])
-            node.finish_inventory()
-            stop = threading.Event()
-            beats = threading.Thread(target=_beat, args=(node, stop))
-            beats.start()
-            try:
-                for shape in ("hit", "half", "miss"):
-                    results += [_case(master.address, world, shape, clients) for clients in (1, 8)]
-            finally:
-                stop.set()
-                beats.join()
-                node.close()
+    for world, blocks, name in (
+        (1, scale.lookup_blocks, "lookup_tp1"),
+        (8, scale.lookup_blocks, "lookup_tp8"),
+        (1, scale.lookup_blocks_many, "lookup_tp1_5m"),
+    ):
+        with ExitStack() as stack:
+            progress.step(f"{name}: filling both masters")
+            sides = _sides(stack, world, blocks // scale.prompt_blocks, scale)
+            for shape, kept in (("hit", 1.0), ("half", 0.5), ("miss", 0.0)):
+                for side in sides:
+                    for seed, client in enumerate(side.clients):
+                        client.ask(
+                            "prepare",
+                            chains=blocks // scale.prompt_blocks,
+                            kept=int(kept * scale.prompt_blocks),
+                            blocks=scale.prompt_blocks,
+                            seed=seed,
+                        )
+                for case, clients in ((f"{name}_{shape}_1c", 1), (f"{name}_{shape}_8c", scale.clients)):
+                    progress.step(case)
+                    results += _case(scale, sides, case, clients)
     return results
 
 
-def _beat(node: PaperNode, stop: threading.Event) -> None:
-    while not stop.wait(1.0):
-        node.heartbeat(0)
+def _sides(stack: ExitStack, world: int, chains: int, scale: Scale) -> list[Side]:
+    master = stack.enter_context(MasterServer())
+
+    def all_chains() -> Iterator[list[bytes]]:
+        return (chain(f"chain-{index}", scale.prompt_blocks) for index in range(chains))
+
+    stack.enter_context(filled(master.address, lookup_spec(world), all_chains()))
+    options: dict[str, object] = {"master": master.address, "world": world}
+    ours = [stack.enter_context(Worker("moonpool", "moonpool", options, None)) for _ in range(scale.clients)]
+    sides = [Side("moonpool", master.pid, ours)]
+    if mooncake_is_here():
+        other = stack.enter_context(MooncakeMaster())
+        options = {"master": other.address, "world": world}
+        segment_bytes = max(64 << 20, chains * scale.prompt_blocks * world * KEY_BYTES)
+        segment = {"segment_bytes": segment_bytes}
+        owner = Worker("mooncake", "mooncake", options | segment, None, MOONCAKE_ENVIRONMENT)
+        stack.enter_context(owner).ask("fill", first=0, chains=chains, blocks=scale.prompt_blocks)
+        theirs = [
+            stack.enter_context(Worker("mooncake", "mooncake", options, None, MOONCAKE_ENVIRONMENT))
+            for _ in range(scale.clients)
+        ]
+        sides.append(Side("mooncake", other.pid, theirs))
+    return sides
 
 
-def _case(address: str, world: int, shape: str, clients: int) -> Result:
-    command = [sys.executable, "-m", "moonpool.benchmarks.lookup_client", address, str(world), shape]
-    calls = str(CALLS if clients == 1 else CALLS // 2)
-    workers = [
-        subprocess.Popen(
-            [*command, calls, str(index)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for index in range(clients)
-    ]
-    for worker in workers:
-        assert worker.stdout is not None
-        worker.stdout.readline()
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    samples: list[float] = []
-    verified = True
-    for worker in workers:
-        out, _ = worker.communicate(timeout=120)
-        if worker.returncode:
-            raise RuntimeError(f"lookup client ended with {worker.returncode}")
-        answer = json.loads(out)
-        samples += answer["samples_us"]
-        verified = verified and answer["verified"]
-    name = f"lookup_tp{world}_{shape}_{clients}c"
-    return summarise(name, "lookup", "moonpool", samples, "us", verified)
+def _case(scale: Scale, sides: list[Side], name: str, clients: int) -> list[Result]:
+    times = Samples(name, "lookup", "us")
+    costs = Samples(f"{name}_cpu", "lookup", "us of master CPU")
+    rng = random.Random(0)
+    for _ in range(scale.samples):
+        for side in rng.sample(sides, len(sides)):
+            calls = 2 if scale.quick else CALLS[side.name] // (1 if clients == 1 else 2) or 1
+            samples, verified, spent_us = side.lookup(clients, calls)
+            times.add(side.name, samples, verified)
+            costs.add(side.name, [spent_us], verified)
+    return [*times.results(), *costs.results()]

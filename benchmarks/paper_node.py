@@ -6,8 +6,10 @@ The master can't tell, so its index can be filled with millions of blocks in sec
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -93,3 +95,29 @@ class PaperNode:
     def close(self) -> None:
         """Leaves."""
         self._connection.close()
+
+
+@contextmanager
+def filled(address: str, spec: KeyspaceSpec, chains: Iterator[list[bytes]]) -> Iterator[None]:
+    """A node on paper that holds these chains and lives while the block runs."""
+    node = PaperNode(address, spec)
+    first_slot = 0
+    for chain in chains:
+        for entries in chain_entries(spec.digest(), chain, spec.world, first_slot):
+            node.report([entries])
+        first_slot += len(chain)
+    node.finish_inventory()
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(1.0):
+            node.heartbeat(0)
+
+    beats = threading.Thread(target=beat, daemon=True)
+    beats.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        beats.join()
+        node.close()

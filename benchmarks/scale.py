@@ -19,8 +19,11 @@ class Scale:
     small_batch: int
     calls: int
     keys: int
+    clients: int
     lookup_blocks: int
+    lookup_blocks_many: int
     prompt_blocks: int
+    memory_blocks: int
     churn_pool_bytes: int
     churn_s: float
 
@@ -36,8 +39,11 @@ FULL = Scale(
     small_batch=1000,
     calls=300,
     keys=300_000,
+    clients=8,
     lookup_blocks=300_000,
+    lookup_blocks_many=5_000_000,
     prompt_blocks=5000,
+    memory_blocks=1_000_000,
     churn_pool_bytes=1 << 30,
     churn_s=1.0,
 )
@@ -54,8 +60,11 @@ QUICK = Scale(
     small_batch=50,
     calls=4,
     keys=2000,
+    clients=2,
     lookup_blocks=2000,
+    lookup_blocks_many=4000,
     prompt_blocks=500,
+    memory_blocks=20_000,
     churn_pool_bytes=24 << 20,
     churn_s=0.1,
 )

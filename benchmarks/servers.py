@@ -25,6 +25,12 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def cpu_s(pid: int) -> float:
+    """Processor time of a process so far."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
 class Server:
     """`python -m <module> <flags>` between `with` and its end; `address` is what it says it listens on."""
 

@@ -31,6 +31,8 @@ class Samples:
         """One a subject; Moonpool with checksums is a case of its own."""
         found: dict[str, Result] = {}
         for name, values in self._values.items():
+            if not values:
+                continue
             subject = name.split("-")[0] if name != SUMS else name
             result = summarise(self.case, self.group, subject, values, self.unit, self._verified[name])
             if subject not in found or result.better_than(found[subject]):

@@ -62,6 +62,19 @@ class Commands:
             verified = verified and answer["verified"]
         return {"samples": samples, "verified": verified}
 
+    def puts_and_gets(self, prefix: str, size: int, calls: int) -> dict[str, Any]:
+        """Seconds of each put of one object, and of its get right behind it. Where the put fails there is no get."""
+        puts, gets, verified = [], [], True
+        for index in range(calls):
+            what = {"count": 1, "size": size, "place": index}
+            put = self.put(f"{prefix}{index}-", what)
+            puts.append(put["seconds"])
+            if put["verified"]:
+                get = self.get(f"{prefix}{index}-", what)
+                gets.append(get["seconds"])
+                verified = verified and get["verified"]
+        return {"puts": puts, "gets": gets, "verified": verified}
+
     def fill(self, prefix: str, count: int, size: int, batch: int) -> dict[str, Any]:
         """Stores many small objects."""
         stored = 0
@@ -99,10 +112,27 @@ class Commands:
         verified = got == done and (done < batch or self._arena.came_back(shape))
         return {"stored": stored, "failed": failed, "seconds": spent_s, "verified": verified}
 
+    def put_and_remove(self, prefix: str, size: int, batch: int, seconds: float) -> dict[str, Any]:
+        """Batches that come and go without a pause, in a pool that isn't full."""
+        rounds = 0
+        start_s = time.perf_counter()
+        while time.perf_counter() - start_s < seconds:
+            shape = Shape(batch, size, place=rounds)
+            keys = names(f"{prefix}{rounds}-", batch)
+            self._subject.put(keys, self._arena.pieces(shape, back=False))
+            self._subject.get(keys, self._arena.pieces(shape, back=True))
+            self._subject.remove(keys)
+            rounds += 1
+        return {"rounds": rounds}
+
     def remove(self, prefix: str, count: int) -> dict[str, Any]:
         """Forgets a batch."""
         self._subject.remove(names(prefix, count))
         return {}
+
+    def close(self) -> None:
+        """Leaves."""
+        self._subject.close()
 
 
 def names(prefix: str, count: int) -> list[str]:
@@ -119,21 +149,24 @@ def load(kind: str) -> Callable[..., Subject]:
     return found
 
 
-def main() -> None:
-    """Serves commands until stdin ends."""
-    kind, options, path, half_bytes = sys.argv[1:5]
+def serve(make: Callable[..., Any]) -> None:
+    """Answers commands with the methods of what `make` returns, until stdin ends."""
+    kind, options, *others = sys.argv[1:]
     # Answers go to the stdout of the start; what a library prints there later goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    subject = load(kind)(**json.loads(options))
-    commands = Commands(subject, Arena(Path(path), int(half_bytes)))
+    commands = make(kind, json.loads(options), *others)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         command = json.loads(line)
         answer = getattr(commands, command.pop("do"))(**command)
         print(json.dumps(answer), file=answers, flush=True)
-    subject.close()
+    commands.close()
 
 
 if __name__ == "__main__":
-    main()
+    serve(
+        lambda kind, options, path, half_bytes: Commands(
+            load(kind)(**options), Arena(Path(path), int(half_bytes))
+        )
+    )

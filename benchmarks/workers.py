@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,12 +25,15 @@ class Worker:
         name: str,
         kind: str,
         options: Mapping[str, object],
-        arena: Arena,
+        arena: Arena | None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        """Without an arena: a client of the lookups."""
         self.name = name
-        arguments = [kind, json.dumps(dict(options)), str(arena.path), str(arena.half_bytes)]
-        self._command = [sys.executable, "-m", "moonpool.benchmarks.worker", *arguments]
+        module = "lookup_worker" if arena is None else "worker"
+        places = [] if arena is None else [str(arena.path), str(arena.half_bytes)]
+        arguments = [f"moonpool.benchmarks.{module}", kind, json.dumps(dict(options)), *places]
+        self._command = [sys.executable, "-m", *arguments]
         self._environment = {**os.environ, **(environment or {})}
 
     def __enter__(self) -> Self:
@@ -89,8 +91,3 @@ class Worker:
             raise RpcFailed(peer=f"the benchmark of {self.name}", reason=f"ended:\n{said[-4000:]}")
         answer: dict[str, Any] = json.loads(line)
         return answer
-
-
-def new_arena(folder: Path, half_bytes: int) -> Arena:
-    """An arena in shared memory. `folder`: on a tmpfs."""
-    return Arena.make(folder / "arena", half_bytes)

@@ -1,0 +1,55 @@
+"""A client that wants single objects quickly, beside one that never pauses.
+
+Names: mixed_<put|get>_4k_greedy: beside a client that moves batches of 1 MiB objects of its own;
+mixed_<put|get>_4k_evicting: in a full pool, beside a client whose every put evicts.
+"""
+
+from __future__ import annotations
+
+from moonpool.benchmarks.cast import cast
+from moonpool.benchmarks.progress import Progress
+from moonpool.benchmarks.results import Result
+from moonpool.benchmarks.scale import Scale
+from moonpool.benchmarks.trials import Samples, rounds
+from moonpool.benchmarks.workers import Worker
+
+OBJECT_BYTES = 4096
+GREEDY_BYTES = {False: 1 << 20, True: 64 << 10}
+BATCH = 16
+
+
+def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result]:
+    """All mixed cases."""
+    results = []
+    with cast(scale.churn_pool_bytes, min(scale.arena_bytes, 128 << 20)) as members:
+        pairs = members.pairs()
+        for load in ("greedy", "evicting"):
+            progress.step(f"one client beside a {load} one")
+            results += _case(scale, pairs, load)
+    return results
+
+
+def _case(scale: Scale, pairs: list[tuple[Worker, Worker]], load: str) -> list[Result]:
+    puts = Samples(f"mixed_put_4k_{load}", "mixed", "us")
+    gets = Samples(f"mixed_get_4k_{load}", "mixed", "us")
+    partner = dict(pairs)
+    calls = max(3, scale.calls // 10)
+    for number, order in rounds(scale, [quiet for quiet, _ in pairs]):
+        for quiet in order:
+            size = GREEDY_BYTES[scale.quick]
+            greedy = partner[quiet]
+            prefix = f"{load}-{number}-"
+            greedy.send(
+                "churn" if load == "evicting" else "put_and_remove",
+                prefix=f"busy-{prefix}",
+                size=size,
+                batch=BATCH,
+                seconds=scale.churn_s,
+            )
+            answer = quiet.ask("puts_and_gets", prefix=prefix, size=OBJECT_BYTES, calls=calls)
+            greedy.receive()
+            if number >= 0:
+                for samples in (puts, gets):
+                    seconds = answer["puts" if samples is puts else "gets"]
+                    samples.add(quiet.name, [one * 1e6 for one in seconds], answer["verified"])
+    return [*puts.results(), *gets.results()]
