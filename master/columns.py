@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moonpool.schemas.packed import I64
+from moonpool.store_client.native import find_rows
+
 NO_ROW = -1
 NO_SEGMENT = 0xFFFF
 ROWS_A_CHUNK_MIN = 64
@@ -48,6 +51,14 @@ class Columns:
         if not self._free:
             self._grow()
         return self._free.pop()
+
+    def take_many(self, count: int) -> list[int]:
+        """So many free rows."""
+        while len(self._free) < count:
+            self._grow()
+        taken = self._free[-count:][::-1]
+        del self._free[-count:]
+        return taken
 
     def give(self, row: int) -> None:
         """The row is free again; its owner has reset its cells."""
@@ -83,6 +94,7 @@ class HashMap:
 
     def __init__(self) -> None:
         self._parts: list[dict[bytes, int]] = [{} for _ in range(PARTS)]
+        self._getters = [part.get for part in self._parts]
 
     def get(self, block_hash: bytes) -> int:
         """The row, or NO_ROW."""
@@ -90,12 +102,22 @@ class HashMap:
 
     def get_all(self, hashes: Sequence[bytes]) -> list[int]:
         """The row of each, or NO_ROW."""
-        parts = self._parts
-        return [parts[h[0] % PARTS].get(h, NO_ROW) for h in hashes]
+        getters = self._getters
+        return [getters[h[0] % PARTS](h, NO_ROW) for h in hashes]
+
+    def find(self, packed: bytes, hash_bytes: int) -> I64:
+        """The row of each packed hash, or NO_ROW."""
+        return find_rows(self._parts, packed, hash_bytes)
 
     def set(self, block_hash: bytes, row: int) -> None:
         """Names a row."""
         self._parts[block_hash[0] % PARTS][block_hash] = row
+
+    def set_all(self, hashes: Sequence[bytes], rows: Sequence[int]) -> None:
+        """Names rows."""
+        parts = self._parts
+        for block_hash, row in zip(hashes, rows, strict=True):
+            parts[block_hash[0] % PARTS][block_hash] = row
 
     def remove(self, block_hash: bytes) -> None:
         """Forgets a name that is there."""

@@ -17,6 +17,8 @@ def commit(
 ) -> None:
     """Takes in committed slots. Dropped are those that the index has no use for: surplus copies, also where they
     lie elsewhere, and entries that contradict what it knows. Entries that repeat what is known are no surplus."""
+    if table.adopt(segment, entries, now_s):
+        return
     rows: I64 = np.array(table.rows_of(entries, now_s), dtype=np.int64)
     cells = rows * table.world + entries.ranks
     chosen, new_here = _fresh(table, segment, rows, cells)

@@ -15,7 +15,9 @@ from math import inf
 from operator import add
 from typing import Protocol
 
-from moonpool.schemas.packed import U64
+import numpy as np
+
+from moonpool.schemas.packed import U8, U64
 
 FIRST_VICTIM = -1
 """Score of leaves that stayed unready too long: below whatever a policy says."""
@@ -47,6 +49,10 @@ class EvictionPolicy(Protocol):
 
     def recall(self, block_hash: bytes) -> int:
         """How often a new row had been used before it was evicted; 0 where nothing is known."""
+        ...
+
+    def recall_all(self, hashes: Sequence[bytes]) -> U8:
+        """The same of many."""
         ...
 
     @property
@@ -95,6 +101,10 @@ class LeastRecentlyUsed:
         """Nothing."""
         return 0
 
+    def recall_all(self, hashes: Sequence[bytes]) -> U8:
+        """Nothing."""
+        return np.zeros(len(hashes), dtype=np.uint8)
+
     def asked(self, names: U64, mask: int, now_s: float) -> None:
         """Of no interest."""
 
@@ -134,6 +144,20 @@ class RowCalendar:
         bundles[-1].append(row)
         self.entries += 1
 
+    def push_all(self, key: int, rows: Sequence[int]) -> None:
+        """Adds an entry for each of one row or more."""
+        self.push(key, rows[0])
+        bundles = self._buckets[key]
+        first = 1
+        while first < len(rows):
+            room = ROWS_A_BUNDLE - len(bundles[-1])
+            if not room:
+                bundles.append(array("I"))
+                continue
+            bundles[-1].extend(array("I", rows[first : first + room]))
+            first += room
+        self.entries += len(rows) - 1
+
     def first_key(self) -> int | None:
         """The lowest key."""
         return self._keys[0] if self._keys else None
@@ -172,18 +196,26 @@ class RowCalendar:
 class OrderedRows:
     """A calendar of scores whose lowest bundle is open: a heap, so that the deepest row leaves first."""
 
-    def __init__(self, position_of: Callable[[int], int]) -> None:
-        self._position_of = position_of
+    def __init__(self, depth_of: Callable[[int], float]) -> None:
+        self._depth_of = depth_of
         self._calendar = RowCalendar()
-        self._open: list[tuple[int, int]] = []  # heap of (-position, row)
+        self._open: list[tuple[float, int]] = []  # heap of (-depth, row)
         self._open_score = 0
 
     def push(self, score: int, row: int) -> None:
         """Adds an entry."""
         if self._open and score == self._open_score:
-            heapq.heappush(self._open, (-self._position_of(row), row))
+            heapq.heappush(self._open, (-self._depth_of(row), row))
         else:
             self._calendar.push(score, row)
+
+    def push_all(self, score: int, rows: Sequence[int]) -> None:
+        """Adds an entry for each of one row or more."""
+        if self._open and score == self._open_score:
+            for row in rows:
+                self.push(score, row)
+        else:
+            self._calendar.push_all(score, rows)
 
     def first_score(self) -> int | None:
         """Score of the next entry."""
@@ -202,9 +234,9 @@ class OrderedRows:
                 self._calendar.push(self._open_score, row)
             self._open_score = key
             rows = set(self._calendar.take())
-            self._open = sorted((-self._position_of(row), row) for row in rows)
-        while self._open[0][0] != -self._position_of(row := self._open[0][1]):
-            heapq.heapreplace(self._open, (-self._position_of(row), row))  # the row's number was used again
+            self._open = sorted((-self._depth_of(row), row) for row in rows)
+        while self._open[0][0] != -self._depth_of(row := self._open[0][1]):
+            heapq.heapreplace(self._open, (-self._depth_of(row), row))  # the row's number was used again
         return self._open_score, heapq.heappop(self._open)[1]
 
     def peek(self) -> int | None:
@@ -228,14 +260,19 @@ class LeveledRows:
     """Ordered rows a level: the next is the one with the lowest score + credit, so a credit can change without
     any entry being looked at."""
 
-    def __init__(self, position_of: Callable[[int], int], policy: EvictionPolicy) -> None:
+    def __init__(self, depth_of: Callable[[int], float], policy: EvictionPolicy) -> None:
         self._policy = policy
-        self._levels = [OrderedRows(position_of) for _ in policy.credits_s]
+        self._levels = [OrderedRows(depth_of) for _ in policy.credits_s]
         self._first_scores = [inf] * len(self._levels)
 
     def push(self, level: int, score: int, row: int) -> None:
         """Adds an entry."""
         self._levels[level].push(score, row)
+        self._first_scores[level] = min(self._first_scores[level], score)
+
+    def push_all(self, level: int, score: int, rows: Sequence[int]) -> None:
+        """Adds an entry for each of one row or more."""
+        self._levels[level].push_all(score, rows)
         self._first_scores[level] = min(self._first_scores[level], score)
 
     def first(self) -> tuple[float, int] | None:
@@ -272,9 +309,9 @@ class VictimQueue:
     """Candidates of one (table, segment). Every unpinned leaf with a copy on the segment has an entry in one of
     `awake`, `asleep`, `dozing`; every row with children has one there or in `trunks`."""
 
-    def __init__(self, position_of: Callable[[int], int], policy: EvictionPolicy) -> None:
-        self.awake = LeveledRows(position_of, policy)
-        self.trunks = OrderedRows(position_of)  # rows that had children when they were looked at
+    def __init__(self, depth_of: Callable[[int], float], policy: EvictionPolicy) -> None:
+        self.awake = LeveledRows(depth_of, policy)
+        self.trunks = OrderedRows(depth_of)  # rows that had children when they were looked at
         self.asleep = RowCalendar()  # leased leaves, by the tick at which their lease ends
         self.dozing = RowCalendar()  # the same of presence leases, which yield to a put in need
 

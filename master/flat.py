@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from moonpool.master.columns import NO_ROW
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.master.columns import NO_ROW, view
 from moonpool.master.entries import EntryColumns
-from moonpool.master.eviction import EvictionPolicy
+from moonpool.master.eviction import USES_MAX, EvictionPolicy
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.packed import I64
+
+ADOPTED_MIN = 4
+"""Fewer rows are made one by one: arrays cost more to set up."""
 
 
 class FlatTable(Table):
@@ -16,23 +23,69 @@ class FlatTable(Table):
         super().__init__(spec, policy)
         self._soft_until_s = self.columns.add("d")
 
-    def presence(self, hashes: list[bytes], rank: int, until_s: float, usable: Usable | None) -> bytes:
-        """One byte a hash: whether all ranks (`rank` < 0) or this one are there, on usable segments where those
-        are given. Leases the rows that are, with leases that yield to a put in need."""
-        bits = bytearray(len(hashes))
-        for index, row in enumerate(self.rows.get_all(hashes)):
-            if row != NO_ROW and self._present(row, rank, usable):
-                bits[index] = 1
-                self._soft_until_s[row] = max(self._soft_until_s[row], until_s)
-        return bytes(bits)
+    def presence(self, hashes: bytes, rank: int, until_s: float, usable: Usable | None) -> bytes:
+        """One byte a packed hash: whether all ranks (`rank` < 0) or this one are there, on usable segments where
+        those are given. Leases the rows that are, with leases that yield to a put in need."""
+        rows = self.rows.find(hashes, self.spec.hash_bytes)
+        if not self.columns.count:
+            return bytes(len(rows))
+        there = (rows >= 0) & (view(self.ready)[rows] == 1) if rank < 0 else self.all_sound(rows, rank)
+        if usable is not None:
+            segments = view(self.which).reshape(-1, self.world)[rows]
+            there &= usable[segments].all(axis=1) if rank < 0 else usable[segments[:, rank]]
+        found = rows[there]
+        soft_until_s = view(self._soft_until_s)
+        soft_until_s[found] = np.maximum(soft_until_s[found], until_s)
+        return there.tobytes()
 
-    def _present(self, row: int, rank: int, usable: Usable | None) -> bool:
-        if not (self.ready[row] if rank < 0 else self.sound(row, rank)):
+    def all_sound(self, rows: I64, rank: int) -> NDArray[np.bool_]:
+        """`sound` of many rows; False for NO_ROW."""
+        if not self.columns.count:
+            return np.zeros(len(rows), dtype=np.bool_)
+        sound: NDArray[np.bool_] = (rows >= 0) & (
+            (view(self.committed)[rows] >> np.uint64(rank)) & np.uint64(1) == 1
+        )
+        if self.doubted or self.doomed:
+            sound &= [
+                bool(good) and self.sound(row, rank) for good, row in zip(sound, rows.tolist(), strict=True)
+            ]
+        return sound
+
+    def depth_of(self, row: int) -> float:
+        """The longest unused one goes first: there is no chain whose end is of less use."""
+        return -float(self.last_use_s[row])
+
+    def adopt(self, segment: int, entries: EntryColumns, now_s: float) -> bool:
+        """See Table: puts of plain objects."""
+        hashes = entries.hashes
+        count = len(hashes)
+        if count < ADOPTED_MIN or not (self.world == 1 or self.spec.variable_size):
             return False
-        if usable is None:
-            return True
-        ranks = range(self.world) if rank < 0 else (rank,)
-        return all(usable[self.which[row * self.world + other]] for other in ranks)
+        if max(self.rows.get_all(hashes)) != NO_ROW or len(set(hashes)) < count:
+            return False
+        rows = self.columns.take_many(count)
+        self.hashes.extend([b""] * (self.columns.count - len(self.hashes)))
+        for row, block_hash in zip(rows, hashes, strict=True):
+            self.hashes[row] = block_hash
+        self.rows.set_all(hashes, rows)
+        uses = np.minimum(self.policy.recall_all(hashes) + 1, USES_MAX).astype(np.uint8)
+        numbers: I64 = np.array(rows, dtype=np.int64)
+        cells = numbers * self.world + entries.ranks
+        view(self.which)[cells] = segment
+        view(self.slots)[cells] = entries.slots
+        view(self.generations)[cells] = entries.generations
+        if self.lengths is not None:
+            view(self.lengths)[cells] = entries.lengths
+        view(self.committed)[numbers] = np.left_shift(np.uint64(1), entries.ranks.astype(np.uint64))
+        view(self.last_use_s)[numbers] = view(self.unready_since_s)[numbers] = now_s
+        view(self.uses)[numbers] = uses
+        view(self.ready)[numbers] = 1
+        self.count_copies(segment, count)
+        marks = self.marks.get(segment)
+        if marks:
+            view(marks)[cells[cells < len(marks)]] = 1
+        self.candidates.add_new(rows, uses, segment, now_s)
+        return True
 
     def rows_of(self, entries: EntryColumns, now_s: float) -> list[int]:
         """Finds rows; makes those that are new."""

@@ -94,10 +94,9 @@ def presence(table: Table, message: Presence, step: Step) -> Present:
         raise InvalidParams(field="keyspace", value="a chained one", allowed="flat ones; match chained ones")
     if message.rank >= 0:
         check_rank(message.rank, table.spec)
-    hashes = split_hashes(message.hashes, table.spec.hash_bytes)
-    check_count(len(hashes), "hashes")
+    check_count(count_of(message.hashes, table.spec.hash_bytes, "hashes"), "hashes")
     usable = step.usable if step.impaired else None
-    return Present(table.presence(hashes, message.rank, step.until_s(message.ttl_ms), usable))
+    return Present(table.presence(message.hashes, message.rank, step.until_s(message.ttl_ms), usable))
 
 
 def renew(table: Table, message: Renew, step: Step) -> Renewed:
@@ -118,13 +117,9 @@ def locate(table: Table, message: Locate, step: Step) -> Located:
     """Places of one rank. Chained: whole runs, or zeros where a run isn't all there. Flat: row by row."""
     check_rank(message.rank, table.spec)
     if isinstance(table, FlatTable):
-        hashes = split_hashes(message.hashes, table.spec.hash_bytes)
-        check_count(len(hashes), "hashes")
-        found = [
-            row if row != NO_ROW and table.sound(row, message.rank) else NO_ROW
-            for row in table.rows.get_all(hashes)
-        ]
-        rows: I64 = np.array(found, dtype=np.int64)
+        check_count(count_of(message.hashes, table.spec.hash_bytes, "hashes"), "hashes")
+        rows = table.rows.find(message.hashes, table.spec.hash_bytes)
+        rows = np.where(table.all_sound(rows, message.rank), rows, NO_ROW)
         here = _within_reach(table, message.rank, rows, step)
         return _located(table, message.rank, np.where(here, rows, NO_ROW), step)
     chained = need_chained(table)

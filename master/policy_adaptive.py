@@ -18,7 +18,7 @@ import numpy as np
 from moonpool.master.eviction import SAME_USE_S, USES_MAX
 from moonpool.master.policy_ghosts import Ghosts
 from moonpool.master.policy_shadows import Shadow
-from moonpool.schemas.packed import U64
+from moonpool.schemas.packed import U8, U64
 
 LEVEL_OF_USES = (0, 0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, 7, 7, 7)
 """Uses that differ little share a level, and with it a queue."""
@@ -75,6 +75,11 @@ class AdaptiveCredit:
     def recall(self, block_hash: bytes) -> int:
         """Uses of the row of that name before it was evicted; 0 where nothing is known."""
         return self._ghosts.take(_name(block_hash))
+
+    def recall_all(self, hashes: Sequence[bytes]) -> U8:
+        """The same of many."""
+        packed = np.frombuffer(b"".join(hashes), dtype="<u8")
+        return self._ghosts.take_all(packed[:: len(hashes[0]) // 8])
 
     # ------------------------------------------------------------ what happens
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from array import array
 
+import numpy as np
+
+from moonpool.master.columns import view
+from moonpool.schemas.packed import U8, U64
+
 SLOTS_A_ROW = 8
 """Many more blocks come by than stay: a chat that goes on after ten minutes was evicted long ago."""
 
@@ -39,3 +44,14 @@ class Ghosts:
             return 0
         self._slots[index] = 0
         return found & (1 << _USES_BITS) - 1
+
+    def take_all(self, names: U64) -> U8:
+        """The same for many rows. Of two ghosts that one name could mean, either may be taken."""
+        slots = view(self._slots)
+        index = names & np.uint64(len(slots) - 1)
+        found = slots[index]
+        tags = (names >> np.uint64(_TAG_SHIFT)) & np.uint64((1 << _TAG_BITS) - 1)
+        known = (found >> _USES_BITS) == tags
+        slots[index[known]] = 0
+        uses: U8 = np.where(known, found & ((1 << _USES_BITS) - 1), 0).astype(np.uint8)
+        return uses

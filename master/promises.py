@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from moonpool.master.eviction import tick_after, tick_of
@@ -45,9 +46,10 @@ class Promises:
 
     def give(self, keys: Sequence[Key], promise: Promise) -> None:
         """The same promise for each of several keys that nobody holds."""
-        for key in keys:
-            self.end(key)  # one whose time is over, at most
-            self._held[key] = promise
+        if not self._held.keys().isdisjoint(keys):
+            for key in keys:
+                self.end(key)  # one whose time is over, at most
+        self._held.update(dict.fromkeys(keys, promise))
         size_bytes = len(keys) * promise.size_bytes
         self.bytes_on[promise.segment] = self.bytes_on.get(promise.segment, 0) + size_bytes
         tick = tick_after(promise.until_s)
@@ -66,6 +68,24 @@ class Promises:
             self.bytes_on[promise.segment] = left
         else:
             del self.bytes_on[promise.segment]
+
+    def end_all(self, keys: Iterable[Key]) -> None:
+        """Committed or abandoned, all of them."""
+        pop, size_bytes = self._held.pop, Counter[int]()
+        for key in keys:
+            promise = pop(key, None)
+            if promise is not None:
+                size_bytes[promise.segment] += promise.size_bytes
+        for segment, ended in size_bytes.items():
+            left = self.bytes_on[segment] - ended
+            if left:
+                self.bytes_on[segment] = left
+            else:
+                del self.bytes_on[segment]
+
+    def any_held(self, keys: Collection[Key]) -> bool:
+        """Whether somebody may hold one of them; it may be over."""
+        return not self._held.keys().isdisjoint(keys)
 
     def expire(self, now_s: float, keys_max: int) -> None:
         """Ends those whose time is over, after looking at `keys_max` at most. Those left are held no more, but take room."""

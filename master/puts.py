@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW
 from moonpool.master.entries import check_rank
@@ -25,10 +27,22 @@ def start_item(
     if not _hangs(table, item, promises, step.now_s):
         return bytes([PutAnswer.NO_PARENT]) * len(hashes), None
     promises.expire(step.now_s, 2 * len(hashes))  # so many more than are given that they never pile up
+    rows = table.rows.find(item.hashes, table.spec.hash_bytes)
+    keys = dict.fromkeys(zip(repeat(item.keyspace), repeat(item.rank), hashes))
+    # The usual case at once: nobody has any of them, or is about to.
+    if (
+        hashes
+        and rows.max() == NO_ROW
+        and len(keys) == len(hashes) <= promises.room()
+        and not promises.any_held(keys)
+        and (place := step.place_put(item.size_bytes)) is not None
+    ):
+        promises.give(list(keys), Promise(step.now_s + promise_ms / 1000, place, item.size_bytes))
+        return bytes(len(hashes)), place
     answers = bytearray(len(hashes))
     granted: dict[tuple[bytes, int, bytes], None] = {}
     segment: int | None = None
-    for index, row in enumerate(table.rows.get_all(hashes)):
+    for index, row in enumerate(rows.tolist()):
         key = (item.keyspace, item.rank, hashes[index])
         if row != NO_ROW and table.committed[row] >> item.rank & 1:
             # While a copy is being checked nobody knows whether another one is wanted.

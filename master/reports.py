@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 
 from moonpool.master.bad_reports import BadReports
 from moonpool.master.columns import NO_ROW
@@ -52,8 +53,7 @@ def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: S
     entries = read_entries(op, table.spec)
     commit(table, segment, entries, step.usable, step.now_s, step.drops)
     if len(promises):
-        for rank, block_hash in zip(entries.ranks.tolist(), entries.hashes, strict=True):
-            promises.end((op.keyspace, rank, block_hash))
+        promises.end_all(zip(repeat(op.keyspace), entries.ranks.tolist(), entries.hashes))
 
 
 def _free(table: Table, segment: int, op: Freed, step: Step) -> None:

@@ -108,6 +108,15 @@ class Table(ABC):
         """Position in the chain; 0 in flat keyspaces."""
         return 0
 
+    def depth_of(self, row: int) -> float:
+        """Of rows that were last used in the same second, the one with the greatest depth is evicted first."""
+        return self.position_of(row)
+
+    def adopt(self, segment: int, entries: EntryColumns, now_s: float) -> bool:
+        """Takes in committed slots, all of them first copies of new rows that nothing else is missing of, in one
+        step. False, and nothing is changed, where that isn't so, or isn't worth it."""
+        return False
+
     def parent_of(self, row: int) -> bytes:
         """Hash of the row that this one hangs on; empty where there is none in this table."""
         return b""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from moonpool.master.columns import view
 from moonpool.master.eviction import FIRST_VICTIM, EvictionPolicy, UnreadyRows, VictimQueue, tick_of
+from moonpool.schemas.packed import U8
 
 if TYPE_CHECKING:
     from moonpool.master.table import Table
@@ -79,8 +81,27 @@ class Candidates:
             self._added = 0
             self._see_crowded()
 
+    def add_new(self, rows: Sequence[int], uses: U8, segment: int, now_s: float) -> None:
+        """Rows without children that were made just now, their first copies all on the segment."""
+        queue = self.queues.get(segment)
+        if queue is None:
+            queue = self.queues[segment] = self._new_queue()
+        queues = [queue]
+        if self.rebuilding is not None and self.rebuilding.segment == segment:
+            queues.append(self.rebuilding.queue)
+        numbers = np.array(rows, dtype=np.uint32)
+        for count in np.unique(uses).tolist():
+            mine = numbers[uses == count].tolist()
+            for one in queues:
+                one.awake.push_all(self._policy.level(count), int(now_s), mine)
+        if len(queues) == 1:
+            self._added += len(rows)
+            if self._added >= ENTRIES_SPARE:
+                self._added = 0
+                self._see_crowded()
+
     def _new_queue(self) -> VictimQueue:
-        return VictimQueue(self._table.position_of, self._policy)
+        return VictimQueue(self._table.depth_of, self._policy)
 
     def _enter(self, queue: VictimQueue, row: int, now_s: float) -> None:
         if self._table.has_child(row):

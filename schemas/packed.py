@@ -19,7 +19,12 @@ I64 = NDArray[np.int64]
 def split_hashes(packed: bytes, hash_bytes: int) -> list[bytes]:
     """`packed` as a list of hashes of `hash_bytes` each."""
     count_of(packed, hash_bytes, "hashes")
-    return [packed[i : i + hash_bytes] for i in range(0, len(packed), hash_bytes)]
+    if not packed:
+        return []
+    hashes: list[bytes] = np.frombuffer(
+        packed, dtype=f"V{hash_bytes}"
+    ).tolist()  # five times as fast as slices
+    return hashes
 
 
 def join_hashes(hashes: Iterable[bytes]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -95,10 +96,30 @@ def multi_buffers(
     """Mooncake's multi-buffer form: lists of addresses (integers, with `sizes`) or of Buffers (`sizes` None)."""
     if sizes is None:
         return fragments_of(addresses, writable=writable, what="addresses")
-    if len(addresses) != len(sizes) or any(len(a) != len(s) for a, s in zip(addresses, sizes, strict=True)):
+    if list(map(len, addresses)) != list(map(len, sizes)):
         raise InvalidParams(field="sizes", value="another shape", allowed="one size for each address")
+    columns = _columns(addresses, sizes)
+    if columns is not None:
+        return columns, []
     pairs = [
         [(address, size) for address, size in zip(pieces, lengths, strict=True)]
         for pieces, lengths in zip(addresses, sizes, strict=True)
     ]
     return fragments_of(pairs, writable=writable, what="addresses")
+
+
+def _columns(addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[int]]) -> Fragments | None:
+    """The fragments of lists of plain integers, thousands of them at once; None where some are something else, or
+    can't be right: looked at one by one they give the error that says which."""
+    flat = list(chain.from_iterable(addresses)), list(chain.from_iterable(sizes))
+    if not {*map(type, flat[0]), *map(type, flat[1])} <= {int}:
+        return None
+    try:
+        starts, lengths = (np.array(values, dtype=np.uint64) for values in flat)
+    except OverflowError:
+        return None
+    if ((starts > ~lengths) | ((lengths > 0) & (starts == 0))).any():
+        return None
+    offsets = np.zeros(len(addresses) + 1, dtype=np.int64)
+    np.cumsum([len(pieces) for pieces in addresses], out=offsets[1:])
+    return Fragments(starts, lengths, offsets)

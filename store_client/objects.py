@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moonpool.schemas.errors import InvalidKey
-from moonpool.schemas.keyspace import object_hash
+from moonpool.schemas.packed import split_hashes
+from moonpool.store_client.native import KEY_HASH_BYTES, hash_keys
 from moonpool.store_client.rows import Rows
 
 KEY_BYTES_MAX = 4096
@@ -18,11 +19,9 @@ def rows_of(keyspace: bytes, keys: Sequence[str]) -> Rows:
 
 def hashes_of(keys: Sequence[str]) -> list[bytes]:
     """Row names of key texts. Raises InvalidKey."""
-    for key in keys:
-        try:
-            size_bytes = len(key.encode())
-        except (AttributeError, UnicodeEncodeError):
-            size_bytes = 0
-        if not 0 < size_bytes <= KEY_BYTES_MAX:
-            raise InvalidKey(key=ascii(key)[:200], allowed=f"text of 1 to {KEY_BYTES_MAX} bytes of UTF-8")
-    return [object_hash(key) for key in keys]
+    packed = hash_keys(keys, KEY_BYTES_MAX)
+    if isinstance(packed, int):
+        raise InvalidKey(
+            key=ascii(keys[packed])[:200], allowed=f"text of 1 to {KEY_BYTES_MAX} bytes of UTF-8"
+        )
+    return split_hashes(packed, KEY_HASH_BYTES)

@@ -71,7 +71,7 @@ class PutPart:
 
     def item(self) -> PutItem:
         """What the master is asked."""
-        key_bytes = [len(key.encode()) for key in self.keys] or [0]
+        key_bytes = _key_bytes(self.keys) or [0]
         largest = int((self.lengths + np.array(key_bytes, dtype=np.uint64)).max())
         hashes = join_hashes(self.hashes)
         return PutItem(self.keyspace, self.rank, self.position, self.parent, hashes, largest, self.shard)
@@ -122,6 +122,13 @@ class PutPart:
             shard=self.shard,
         )
         return WriteBatch(item, self.lengths[first:end], self.source.take(index), self.visible)
+
+
+def _key_bytes(keys: Sequence[str]) -> list[int]:
+    """UTF-8 bytes of each."""
+    if all(map(str.isascii, keys)):
+        return list(map(len, keys))
+    return [len(key.encode()) for key in keys]
 
 
 @dataclass(slots=True, eq=False)

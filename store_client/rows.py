@@ -21,7 +21,7 @@ from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gets import Getter, Places, Wanted
 from moonpool.store_client.puts import PutPart, Putter
-from moonpool.store_client.transports.pieces import trim
+from moonpool.store_client.transports.pieces import batches_of, trim
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,20 @@ PART_OBJECTS = 512
 PART_KEY_BYTES = 1 << 20
 """Key texts of those: with their hashes and sizes they travel in one frame, of which a data lane takes 2 MiB."""
 
+UTF8_BYTES_MAX = 4
+"""Of one character."""
+
 LARGE_BYTES = 1 << 20
+
+PART_BYTES = 32 << 20
+"""Large objects that go to one node together."""
 
 BATCH_MAX = 8192
 """Objects of one call to the servers; larger batches are cut."""
+
+
+_STATUSES = list(Status)
+"""By their numbers: calling Status would cost as much as the rest of an object."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +80,8 @@ class RowCalls:
             shards = self._cluster.column(rows.keyspace, part, deadline_s)
             request = Presence(rows.keyspace, join_hashes(part), rows.rank, shards=shards)
             bits += self._cluster.ask(request, Present, deadline_s).bits
-        return [bit == 1 for bit in bits]
+        present: list[bool] = (np.frombuffer(bits, dtype=np.uint8) == 1).tolist()
+        return present
 
     def locate(self, rows: Rows, deadline_s: float) -> Places:
         """Where they lie, and how long they are. Raises what the call raises."""
@@ -104,7 +115,8 @@ class RowCalls:
             )
             for first, end in itertools.pairwise(_edges(lengths, rows.keys))
         ]
-        return [Status(status) for part in self._putter.put(parts, deadline_s) for status in part.tolist()]
+        outcomes = self._putter.put(parts, deadline_s)
+        return [_STATUSES[status] for part in outcomes for status in part.tolist()]
 
     def get(self, rows: Rows, deadline_s: float) -> list[bytes | None]:
         """The values; None where a row isn't there or couldn't be read."""
@@ -136,7 +148,7 @@ class RowCalls:
         into = trim(memory.take(index), places.lengths[index])
         statuses[index] = self._read(rows, places, index, into, deadline_s)
         sizes = np.where(there, places.lengths, 0).tolist()
-        return [Got(Status(status), size) for status, size in zip(statuses.tolist(), sizes, strict=True)]
+        return list(map(Got, map(_STATUSES.__getitem__, statuses.tolist()), sizes))
 
     def _locate_quietly(self, rows: Rows, deadline_s: float) -> Places | None:
         """None where the master can't be asked."""
@@ -157,22 +169,18 @@ class RowCalls:
 
 
 def _edges(lengths: U64, keys: Sequence[str]) -> list[int]:
-    """Where a batch is cut: objects that are large go alone, so that no small one needs a place of their size."""
-    edges, part_key_bytes = [0], 0
-    large = (lengths >= LARGE_BYTES).tolist()
-    key_bytes = [len(key.encode()) for key in keys] or [0] * len(large)
-    for i in range(1, len(large) + 1):
-        part_key_bytes += key_bytes[i - 1]
-        last = i == len(large)
-        if (
-            last
-            or large[i]
-            or large[i - 1]
-            or i - edges[-1] == PART_OBJECTS
-            or part_key_bytes + key_bytes[i] > PART_KEY_BYTES
-        ):
-            edges.append(i)
-            part_key_bytes = 0
+    """Where a batch is cut: objects that are large go with their equals alone, so that no small one needs a place of
+    their size, and not too many bytes to one node."""
+    if not len(lengths):
+        return [0]
+    large = lengths >= LARGE_BYTES
+    changes = np.flatnonzero((large[1:] | large[:-1]) & (lengths[1:] != lengths[:-1])) + 1
+    key_bytes = np.array(list(map(len, keys)) or [0] * len(lengths), dtype=np.uint64) * UTF8_BYTES_MAX
+    edges = [0]
+    for first, end in itertools.pairwise([0, *changes.tolist(), len(lengths)]):
+        alike = slice(first, end)
+        limits = (lengths[alike], PART_BYTES) if large[first] else (key_bytes[alike], PART_KEY_BYTES)
+        edges += [first + part.stop for part in batches_of(limits[0], PART_OBJECTS, limits[1])]
     return edges
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from moonpool.benchmarks.subjects.base import Pieces
 from moonpool.schemas.config import ClientSettings
-from moonpool.schemas.messages import Status
+from moonpool.schemas.messages import NodeState, Status
 from moonpool.store_client import StoreClient
 
 TIMEOUT_S = 60.0
@@ -21,6 +22,11 @@ class MoonpoolSubject:
             master=master, run_dir=run_dir, transport=transport, verify_checksums=verify, timeout_s=TIMEOUT_S
         )
         self._client = StoreClient(settings)
+        end_s = time.monotonic() + TIMEOUT_S
+        while not any(node.state is NodeState.LIVE for node in self._client.cluster_map().nodes):
+            if time.monotonic() > end_s:
+                raise RuntimeError("the node is not live")
+            time.sleep(0.02)
         self._client.prepare()
 
     def register(self, address: int, size_bytes: int) -> None:

@@ -1,0 +1,75 @@
+"""The loops in C and their doubles in Python do the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moonpool.schemas.keyspace import object_hash
+from moonpool.store_client import native
+from moonpool.store_client.copiers.host import HostCopier
+
+needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
+HASHERS = [pytest.param(native.hash_keys, marks=needs_c), native.python_hash_keys]
+FINDERS = [pytest.param(native.find_rows, marks=needs_c), native.python_find_rows]
+LONGEST = 300
+
+
+@pytest.mark.parametrize("hash_keys", HASHERS)
+@settings(derandomize=True, deadline=None)
+@given(keys=st.lists(st.text(min_size=1, max_size=LONGEST // 4), max_size=20))
+def test_keys_are_hashed_as_object_hash_does(hash_keys, keys) -> None:  # type: ignore[no-untyped-def]
+    try:
+        wanted = b"".join(map(object_hash, keys))
+    except UnicodeEncodeError:  # half of a surrogate pair is no text
+        assert isinstance(hash_keys(keys, LONGEST), int)
+    else:
+        assert hash_keys(keys, LONGEST) == wanted
+
+
+@pytest.mark.parametrize("hash_keys", HASHERS)
+def test_keys_of_every_length(hash_keys) -> None:  # type: ignore[no-untyped-def]
+    keys = ["k" * length for length in range(1, LONGEST + 1)]  # one to five blocks of SHA-256
+    assert hash_keys(keys, LONGEST) == b"".join(map(object_hash, keys))
+
+
+@pytest.mark.parametrize("hash_keys", HASHERS)
+@pytest.mark.parametrize("bad", ["", "k" * (LONGEST + 1), "\ud800", b"bytes", None, 7])
+def test_the_first_bad_key_is_named(hash_keys, bad) -> None:  # type: ignore[no-untyped-def]
+    assert hash_keys(["good", bad, ""], LONGEST) == 1
+
+
+@pytest.mark.parametrize("find_rows", FINDERS)
+def test_rows_are_found(find_rows) -> None:  # type: ignore[no-untyped-def]
+    parts: list[dict[bytes, int]] = [{} for _ in range(8)]
+    hashes = [bytes([number]) * 16 for number in range(40)]
+    for row, block_hash in enumerate(hashes[:30]):
+        parts[block_hash[0] % 8][block_hash] = row
+    asked = hashes[::-1]
+    assert find_rows(parts, b"".join(asked), 16).tolist() == [-1] * 10 + list(range(29, -1, -1))
+    assert find_rows(parts, b"", 16).tolist() == []
+
+
+@needs_c
+def test_columns_that_do_not_fit_are_refused() -> None:
+    one, two = np.zeros(1, dtype=np.uint64), np.zeros(2, dtype=np.uint64)
+    with pytest.raises(ValueError, match="different length"):
+        native.copy_pieces(one, two, two)
+    with pytest.raises(ValueError, match="u64"):
+        native.copy_pieces(np.zeros(3, dtype=np.uint8), one, one)
+
+
+@pytest.mark.parametrize("hot", [pytest.param(True, marks=needs_c), False])
+@pytest.mark.parametrize("size", [1, 300, 4096, 200_000])
+def test_pieces_are_copied(monkeypatch: pytest.MonkeyPatch, hot: bool, size: int) -> None:
+    monkeypatch.setattr(native, "HOT", hot)
+    rng = np.random.default_rng(1)
+    source = rng.integers(0, 256, 8 * size, dtype=np.uint8)
+    target = np.zeros_like(source)
+    order = rng.permutation(8).astype(np.uint64)
+    sizes = np.full(8, size, dtype=np.uint64)
+    to = np.uint64(target.ctypes.data) + np.arange(8, dtype=np.uint64) * np.uint64(size)
+    HostCopier().from_engine(to, np.uint64(source.ctypes.data) + order * np.uint64(size), sizes)
+    assert np.array_equal(target.reshape(8, size), source.reshape(8, size)[order.astype(int)])
