@@ -31,7 +31,7 @@ class Scale:
 FULL = Scale(
     quick=False,
     samples=11,
-    case_s=5.0,
+    case_s=4.0,
     pool_bytes=1280 << 20,
     arena_bytes=513 << 20,
     sizes={"64k": 64 << 10, "256k": 256 << 10, "1m": 1 << 20, "4m": 4 << 20},

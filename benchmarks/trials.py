@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from moonpool.benchmarks.cast import SUMS
 from moonpool.benchmarks.results import Result, compare, summarise
 from moonpool.benchmarks.scale import Scale
 from moonpool.benchmarks.workers import Worker
 
-MIN_SAMPLES = 5
+MIN_SAMPLES = 4
+
+One = TypeVar("One")
+"""Whoever takes part in a trial."""
 
 
 class Samples:
@@ -40,10 +44,8 @@ class Samples:
         return compare(found, SUMS)
 
 
-def rounds(
-    scale: Scale, workers: Sequence[Worker], *, warm: bool = True
-) -> Iterator[tuple[int, list[Worker]]]:
-    """(number, the workers in random order) of each trial. Number -1 is for warming up and doesn't count."""
+def rounds(scale: Scale, workers: Sequence[One], *, warm: bool = True) -> Iterator[tuple[int, list[One]]]:
+    """(number, those who take part in random order) of each trial. Number -1 is for warming up and doesn't count."""
     rng = random.Random(0)
     end_s = time.monotonic() + scale.case_s
     first = -1 if warm and not scale.quick else 0

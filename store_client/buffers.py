@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from moonpool.schemas.errors import InvalidParams
 from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.native import flatten
 from moonpool.store_client.raw_memory import address_of
 
 Buffer: TypeAlias = Any
@@ -111,12 +111,8 @@ def multi_buffers(
 def _columns(addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[int]]) -> Fragments | None:
     """The fragments of lists of plain integers, thousands of them at once; None where some are something else, or
     can't be right: looked at one by one they give the error that says which."""
-    flat = list(chain.from_iterable(addresses)), list(chain.from_iterable(sizes))
-    if not {*map(type, flat[0]), *map(type, flat[1])} <= {int}:
-        return None
-    try:
-        starts, lengths = (np.array(values, dtype=np.uint64) for values in flat)
-    except OverflowError:
+    starts, lengths = flatten(addresses), flatten(sizes)
+    if starts is None or lengths is None:
         return None
     if ((starts > ~lengths) | ((lengths > 0) & (starts == 0))).any():
         return None

@@ -227,12 +227,45 @@ static PyObject *find_rows(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+/* ------------------------------------------------------------------ lists of lists of integers */
+
+static PyObject *flatten(PyObject *self, PyObject *lists) {
+    if (!PyList_Check(lists))
+        Py_RETURN_NONE;
+    Py_ssize_t count = PyList_Size(lists), total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *list = PyList_GetItem(lists, i);
+        if (!PyList_Check(list))
+            Py_RETURN_NONE;
+        total += PyList_Size(list);
+    }
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, 8 * total);
+    if (packed == NULL)
+        return NULL;
+    uint64_t *values = (uint64_t *)(void *)PyBytes_AsString(packed);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *list = PyList_GetItem(lists, i);
+        Py_ssize_t length = PyList_Size(list);
+        for (Py_ssize_t j = 0; j < length; j++) {
+            PyObject *value = PyList_GetItem(list, j);
+            if (!PyLong_CheckExact(value) ||
+                ((*values++ = PyLong_AsUnsignedLongLong(value)) == UINT64_MAX && PyErr_Occurred())) {
+                PyErr_Clear();
+                Py_DECREF(packed);
+                Py_RETURN_NONE;
+            }
+        }
+    }
+    return packed;
+}
+
 /* ------------------------------------------------------------------ the module */
 
 static PyMethodDef methods[] = {
     {"copy_pieces", copy_pieces, METH_VARARGS, NULL},
     {"hash_keys", hash_keys, METH_VARARGS, NULL},
     {"find_rows", find_rows, METH_VARARGS, NULL},
+    {"flatten", flatten, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +42,14 @@ def find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> 
     return python_find_rows(parts, packed, hash_bytes)
 
 
+def flatten(lists: Sequence[Sequence[Any]]) -> U64 | None:
+    """All values of lists of integers as one column; None where some are something else, or no u64."""
+    if HOT:
+        packed = _hot.flatten(lists)
+        return None if packed is None else np.frombuffer(packed, dtype=np.uint64)
+    return python_flatten(lists)
+
+
 def copy_pieces(to: U64, source: U64, sizes: U64) -> None:
     """Copies memory, piece by piece, without the interpreter lock where it is much. Only where HOT."""
     _hot.copy_pieces(np.ascontiguousarray(to), np.ascontiguousarray(source), np.ascontiguousarray(sizes))
@@ -58,6 +68,17 @@ def python_hash_keys(keys: Sequence[str], bytes_max: int) -> bytes | int:
             return index
         digests.append(sha256(text).digest()[:KEY_HASH_BYTES])
     return b"".join(digests)
+
+
+def python_flatten(lists: Sequence[Sequence[Any]]) -> U64 | None:
+    """flatten without C."""
+    values = list(chain.from_iterable(lists))
+    if not set(map(type, values)) <= {int}:
+        return None
+    try:
+        return np.array(values, dtype=np.uint64)
+    except OverflowError:
+        return None
 
 
 def python_find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> I64:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,10 +23,13 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes, few samples: to see that it works.")
     ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write what --json prints to this file too.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the hot paths beside Mooncake Store and the machine's limits, with contents verified."""
     from moonpool.benchmarks.groups import run_groups
+    from moonpool.benchmarks.page import page
     from moonpool.benchmarks.progress import Progress
     from moonpool.benchmarks.results import as_json as document
     from moonpool.benchmarks.scale import FULL, QUICK
@@ -32,7 +37,12 @@ def bench(
     from moonpool.store_client.cli.output import print_json, print_table
 
     results = run_groups(groups or [], QUICK if quick else FULL, Progress())
+    found = document(results)
+    if save:
+        save.write_text(json.dumps(found))
+    if html:
+        html.write_text(page(found))
     if as_json:
-        print_json(document(results))
+        print_json(found)
     else:
         print_table("Benchmarks", COLUMNS, rows(results))

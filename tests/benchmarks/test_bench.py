@@ -6,8 +6,11 @@ import itertools
 import json
 import subprocess
 import sys
+from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
+import bench_table
 import pytest
 
 pytestmark = pytest.mark.mooncake
@@ -54,8 +57,15 @@ def other_cases() -> set[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    command = [sys.executable, "-m", "moonpool.store_client.cli.main", "bench", "--quick", "--json"]
+def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the page goes."""
+    return tmp_path_factory.mktemp("bench") / "page.html"
+
+
+@pytest.fixture(scope="module")
+def document(html: Path) -> dict[str, Any]:
+    program = [sys.executable, "-m", "moonpool.store_client.cli.main"]
+    command = [*program, "bench", "--quick", "--json", "--html", str(html)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -87,3 +97,22 @@ def test_contents_were_verified(document: dict[str, Any]) -> None:
     lost = [case for case in document["cases"] if case["case"].endswith("_failed")]
     assert [case["median"] for case in lost if case["subject"] == "moonpool"] == [0, 0]
     assert all(case["median"] > 0 for case in document["cases"] if case not in lost)
+
+
+def test_the_page_shows_every_case_and_loads_nothing(document: dict[str, Any], html: Path) -> None:
+    text = html.read_text()
+    assert all(case["case"] in text for case in document["cases"])
+    assert "prefers-color-scheme: dark" in text
+    loaded: list[str] = []
+
+    class Links(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            loaded.extend(name for name, _ in attrs if name in ("src", "href"))
+
+    Links().feed(text)
+    assert not loaded
+
+
+def test_the_table_of_the_docs_is_made_of_it(document: dict[str, Any]) -> None:
+    table = list(bench_table.lines(document))
+    assert sum(line.startswith("| `") for line in table) == len({case["case"] for case in document["cases"]})

@@ -14,6 +14,7 @@ from moonpool.store_client.copiers.host import HostCopier
 needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
 HASHERS = [pytest.param(native.hash_keys, marks=needs_c), native.python_hash_keys]
 FINDERS = [pytest.param(native.find_rows, marks=needs_c), native.python_find_rows]
+FLATTENERS = [pytest.param(native.flatten, marks=needs_c), native.python_flatten]
 LONGEST = 300
 
 
@@ -73,3 +74,16 @@ def test_pieces_are_copied(monkeypatch: pytest.MonkeyPatch, hot: bool, size: int
     to = np.uint64(target.ctypes.data) + np.arange(8, dtype=np.uint64) * np.uint64(size)
     HostCopier().from_engine(to, np.uint64(source.ctypes.data) + order * np.uint64(size), sizes)
     assert np.array_equal(target.reshape(8, size), source.reshape(8, size)[order.astype(int)])
+
+
+@pytest.mark.parametrize("flatten", FLATTENERS)
+def test_integers_are_flattened(flatten) -> None:  # type: ignore[no-untyped-def]
+    lists = [[1, 2], [], [(1 << 64) - 1, 0]]
+    assert flatten(lists).tolist() == [1, 2, (1 << 64) - 1, 0]
+    assert flatten([]).tolist() == []
+
+
+@pytest.mark.parametrize("flatten", FLATTENERS)
+@pytest.mark.parametrize("bad", [-1, 1 << 64, 1.5, True, None, "1"])
+def test_what_is_no_u64_is_left_to_others(flatten, bad) -> None:  # type: ignore[no-untyped-def]
+    assert flatten([[1, 2], [bad]]) is None
