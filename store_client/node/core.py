@@ -207,6 +207,7 @@ class NodeCore:
     def _write_keys(self, parts: list[Prepared], put: Put) -> None:
         """Key text goes right behind the payload: the client writes the payload only."""
         first = 0
+        memory = self.slots.data.data  # a memoryview takes a slice in a tenth of an array's time
         for part in parts:
             if part.keys:
                 here = slice(first, first + len(part.headers))
@@ -218,7 +219,7 @@ class NodeCore:
                 ].astype(np.int64)
                 for block, start in zip(granted.tolist(), starts.tolist(), strict=True):
                     key = part.keys[block]
-                    self.slots.data[start : start + len(key)] = np.frombuffer(key, dtype=np.uint8)
+                    memory[start : start + len(key)] = key
             first += len(part.headers)
 
     def commit(self, session: int, put_ids: list[int]) -> list[bytes]:
