@@ -126,7 +126,8 @@ class Admin:
         """Some of what nodes within reach hold of a keyspace, and where to go on. Raises InvalidParams."""
         parts = self._parts
         with parts.gate:
+            # Looking at every slot may take long; the map may not.
+            entries = parts.nodes.cluster_map(parts.deadline_s(None)).nodes
             deadline_s = parts.deadline_s(timeout_s)
-            entries = parts.nodes.cluster_map(deadline_s).nodes
             nodes = [entry.info for entry in entries if entry.state <= NodeState.LIVE]
             return list_page(nodes, parts.hello, spec, after, limit, keep, deadline_s, parts.credentials)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
@@ -15,6 +16,9 @@ from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 
 PIECES_MAX = 1 << 20
 """Of one node: more is a node that never says it is done."""
+
+PIECE_TIMEOUT_S = 5.0
+"""However long the whole may take: a node that says nothing for so long isn't listing."""
 
 
 class Listed(NamedTuple):
@@ -113,7 +117,8 @@ def _pieces(
     connection = RpcConnection(info.rpc_address, hello, decode_from_node, credentials)
     try:
         for _ in range(PIECES_MAX):
-            piece = connection.call(ListKeys(keyspace, cursor), deadline_s)
+            piece_s = min(deadline_s, time.monotonic() + PIECE_TIMEOUT_S)
+            piece = connection.call(ListKeys(keyspace, cursor), piece_s)
             if not isinstance(piece, KeyList):
                 raise ProtocolError(
                     peer=connection.address, reason=f"{type(piece).__name__} in answer to ListKeys"

@@ -32,11 +32,20 @@ _BRANCHES: tuple[tuple[type[MoonpoolError], int, str], ...] = (
     (errors.BadInput, USAGE, "`moonpool COMMAND --help` says what is allowed."),
     (errors.VersionMismatch, UNREACHABLE, "Install the same Moonpool on both sides."),
     (
+        errors.DeadlineExceeded,
+        UNREACHABLE,
+        "It, or the way to it, is silent: look at its log, and at firewalls; `moonpool doctor` looks closer.",
+    ),
+    (
         errors.Unreachable,
         UNREACHABLE,
-        "A master or a node? `moonpool serve` starts both here; --master or MOONPOOL_MASTER names another.",
+        "Is it running? `moonpool serve` starts one here, --master names another, `moonpool doctor` looks closer.",
     ),
-    (errors.Miss, NOT_THERE, "It may have been evicted: put it again."),
+    (
+        errors.Miss,
+        NOT_THERE,
+        "`moonpool ls keys`, or `ls nodes`, says what there is; what was there may have been evicted.",
+    ),
     (errors.Refused, REFUSED, "`moonpool status` shows the nodes and how full they are."),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -61,6 +62,9 @@ def main() -> None:
     from moonpool.schemas.errors import MoonpoolError
     from moonpool.store_client.cli.failures import explain
 
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us: what is said is lost, and that is all
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         app()
     except MoonpoolError as error:

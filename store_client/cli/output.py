@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 100
 """Columns where no terminal is near."""
+
+WIDTH_MIN = 20
+"""In less than this nothing can be shown."""
 
 QUIET_S = 1.0
 """What is done sooner needs no progress."""
@@ -39,7 +43,8 @@ def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    heading = Text(printable(title)) if title else None
+    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
@@ -51,16 +56,18 @@ def print_lines(lines: Iterable[RenderableType]) -> None:
     """Anything that rich can show, on stdout, no wider than the terminal."""
     from rich.console import Console
 
-    console = Console(width=width(), highlight=False)
-    with console.capture() as captured:
-        for line in lines:
-            console.print(line)
-    write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=sys.stdout.isatty(), width=width(), highlight=False)
+    for line in lines:
+        console.print(line)
+    write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
 
 
 def print_facts(title: str, facts: Mapping[str, object]) -> None:
     """Names and values on stdout, one a line."""
-    print_table(title, ("", ""), facts.items())
+    table = table_of(title, ("", ""), facts.items())
+    table.show_header = False
+    print_lines([table])
 
 
 def write(text: str) -> None:
@@ -71,6 +78,10 @@ def write(text: str) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
         raise SystemExit(0) from None
+    except OSError as error:  # a full disk, say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        say(f"error: the output can't be written: {error.strerror}")
+        raise SystemExit(1) from None
 
 
 def say(line: str) -> None:
@@ -89,10 +100,10 @@ def width() -> int | None:
     if sys.stdout.isatty():
         return None
     if os.environ.get("COLUMNS", "").isdigit():
-        return max(1, int(os.environ["COLUMNS"]))
+        return max(WIDTH_MIN, int(os.environ["COLUMNS"]))
     for stream in (sys.stderr, sys.stdin):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            return os.get_terminal_size(stream.fileno()).columns
+            return max(WIDTH_MIN, os.get_terminal_size(stream.fileno()).columns)
     return PLAIN_WIDTH
 
 

@@ -33,7 +33,7 @@ def pin(
     from moonpool.schemas.errors import InvalidParams
     from moonpool.schemas.units import parse_duration_s
     from moonpool.store_client.cli.keys import find
-    from moonpool.store_client.cli.output import print_json, progress
+    from moonpool.store_client.cli.output import print_json, progress, write
 
     try:
         ttl_s = parse_duration_s(ttl)
@@ -54,7 +54,7 @@ def pin(
     if as_json:
         print_json({"pinned": count, "ttl_s": ttl_s or None, "soft": soft})
     else:
-        print(f"pinned {count} key(s) {f'for {ttl_s:g} s' if ttl_s else 'until unpinned'}")
+        write(f"pinned {count} key(s) {f'for {ttl.strip()}' if ttl_s else 'until unpinned'}\n")
 
 
 def unpin(
@@ -67,7 +67,7 @@ def unpin(
 ) -> None:
     """Take the pins of keys back. Soft pins end by themselves."""
     from moonpool.store_client.cli.keys import find
-    from moonpool.store_client.cli.output import print_json, progress
+    from moonpool.store_client.cli.output import print_json, progress, write
 
     count = 0
     with (
@@ -79,4 +79,4 @@ def unpin(
     if as_json:
         print_json({"unpinned": count})
     else:
-        print(f"unpinned {count} of {len(keys)} key(s)")
+        write(f"unpinned {count} of {len(keys)} key(s)\n")

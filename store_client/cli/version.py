@@ -10,11 +10,11 @@ def version(as_json: AsJson = False) -> None:
     import moonpool
     from moonpool.schemas.framing import PROTOCOL_VERSION
     from moonpool.schemas.keyspace import FORMAT_VERSION
-    from moonpool.store_client.cli.output import print_json
+    from moonpool.store_client.cli.output import print_json, write
 
     if as_json:
         print_json({"moonpool": moonpool.__version__, "protocol": PROTOCOL_VERSION, "format": FORMAT_VERSION})
     else:
-        print(
-            f"moonpool {moonpool.__version__} (protocol {PROTOCOL_VERSION}, stored format {FORMAT_VERSION})"
+        write(
+            f"moonpool {moonpool.__version__} (protocol {PROTOCOL_VERSION}, stored format {FORMAT_VERSION})\n"
         )

@@ -203,3 +203,20 @@ def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), (">/dev/full", FAILED)]
+)
+@pytest.mark.parametrize("command", ["version", "config show node", "config show --json"])
+def test_nowhere_to_write_is_no_traceback(command: str, redirection: str, code: int) -> None:
+    script = f"{sys.executable} -m moonpool.store_client.cli.main {command} {redirection}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_message_for_a_closed_stderr_does_not_go_to_stdout() -> None:
+    script = f"{sys.executable} -m moonpool.store_client.cli.main config check /nowhere 2>&-"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (USAGE, "")

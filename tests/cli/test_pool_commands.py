@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import pty
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from client.pool import wait_until
+from client.pool import wait_for_nodes, wait_until
 from support.commands import Said, moonpool
 from support.processes import MasterProcess, NodeProcess
 
@@ -20,6 +25,7 @@ from moonpool.store_client.cli.failures import NOT_THERE, OK, REFUSED, UNREACHAB
 from moonpool.store_client.cli.keys import short_key
 from moonpool.store_client.mooncake.keys import KeyBook
 
+MAIN = [sys.executable, "-m", "moonpool.store_client.cli.main"]
 CHAIN = [hashlib.sha256(f"block {i}".encode()).digest() for i in range(6)]
 SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="org/model-8b", shard_bytes=(4096,))
 KEYSPACE = SPEC.digest()
@@ -54,6 +60,7 @@ def pool() -> Iterator[StoreClient]:
         NodeProcess(master, name="rack1") as node,
         StoreClient(ClientSettings(master=master.address, run_dir=node.run_dir, timeout_s=10)) as client,
     ):
+        wait_for_nodes(client)
         yield client
 
 
@@ -239,9 +246,8 @@ def test_draining(tools: Tools) -> None:
 
 
 def test_tools_contribute_no_memory(tools: Tools) -> None:
-    before = tools.json("ls", "nodes")
     assert tools("status", "--set", "segment_size=64MB").code == OK
-    assert tools.json("ls", "nodes") == before
+    assert names(tools.json("ls", "nodes"), "nodes", "name") == ["rack1"]
 
 
 def test_no_master() -> None:
@@ -249,3 +255,35 @@ def test_no_master() -> None:
         done = moonpool(*words, "--master", "127.0.0.1:1")
         assert (done.code, done.out) == (UNREACHABLE, "")
         assert "moonpool serve" in done.err
+
+
+def test_a_frozen_master_costs_a_short_wait() -> None:
+    with MasterProcess() as master:
+        master.freeze()
+        for words in (["ls", "keys"], ["rm", "--prefix", "a", "--yes"], ["inspect", "k"], ["drain", "n"]):
+            start_s = time.monotonic()
+            done = moonpool(*words, "--master", master.address, "--set", "timeout_s=1.2")
+            assert (done.code, done.out) == (UNREACHABLE, "")
+            assert "..." in done.err, "what is waited for"
+            assert "moonpool doctor" in done.err
+            assert time.monotonic() - start_s < 10
+        master.thaw()
+
+
+def test_keys_are_text_and_nothing_else(tools: Tools) -> None:
+    tools.client.put("[red]markup[/red]", b"x")
+    assert tools("inspect", "[red]markup[/red]").out.startswith("[red]markup[/red]\n")
+    assert "\x1b" not in tools("inspect", "\x1b[31mred").out
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("n", 1, 4), ("y", OK, 0)])
+def test_a_person_is_asked(tools: Tools, answer: str, code: int, left: int) -> None:
+    ours, theirs = pty.openpty()
+    words = [*MAIN, "rm", "--prefix", "user/", "--master", tools.master]
+    with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.write(ours, f"{answer}\n".encode())
+        assert process.wait(30) == code
+    os.close(theirs)
+    assert b"remove every key that begins with 'user/'?" in os.read(ours, 4096)
+    os.close(ours)
+    assert len(names(tools.json("ls", "keys", "--prefix", "user/"))) == left
