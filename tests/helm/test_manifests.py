@@ -64,6 +64,19 @@ def test_pods_may_do_next_to_nothing(rendered: Manifests) -> None:
                 assert not {"runAsUser", "runAsNonRoot"} & security.keys()
 
 
+def test_without_the_hosts_memory_every_pod_is_restricted(chart: Chart) -> None:
+    """Pod Security's strictest level, as far as test_pods_may_do_next_to_nothing doesn't look at it."""
+    for _, pod in chart.render("minimal").pods():
+        assert "initContainers" not in pod
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+        for volume in pod.get("volumes", []):
+            (kind,) = volume.keys() - {"name"}
+            assert kind in {"configMap", "emptyDir", "secret"}
+        for container in pod["containers"]:
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert not [port for port in container.get("ports", []) if "hostPort" in port]
+
+
 def test_pods_have_bounds(rendered: Manifests) -> None:
     for _, pod in rendered.pods():
         for container in containers(pod):
