@@ -165,6 +165,8 @@ class ChainedTable(Table):
         if self.ready[row] or not self.complete(row) or (above >= 0 and not self.ready[above]):
             return
         self.ready[row] = 1
+        if self.feed is not None:
+            self.feed.stored(self, row)
         self.unsettled.append(row)
         self.settle_some(SETTLE_ROWS_MAX)
 
@@ -177,6 +179,8 @@ class ChainedTable(Table):
             while child >= 0:
                 if not ready[child] and self.complete(child):
                     ready[child] = 1
+                    if self.feed is not None:
+                        self.feed.stored(self, child)
                     unsettled.append(child)
                     rows_max -= 1
                 child = self.next_sibling[child]

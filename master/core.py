@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from moonpool.master.ceiling import Asked
 from moonpool.master.eviction import EvictionPolicy
-from moonpool.master.evictions import Evictions
+from moonpool.master.kv_feed import KvFeed
+from moonpool.master.look import Look
 from moonpool.master.nodes import Node, Nodes
 from moonpool.master.placement import choose
 from moonpool.master.request_counts import count
 from moonpool.master.restorer import Restorer
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.step import Step
-from moonpool.master.table import Table
+from moonpool.master.tags import Tags
 from moonpool.master.tenancy import check_scope
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import InvalidParams, StaleEpoch
@@ -100,11 +100,12 @@ class MasterCore:
         policy: EvictionPolicy | None = None,
         *,
         alone: bool = True,
+        feed: KvFeed | None = None,
     ) -> None:
         self.epoch = epoch
         self._settings = settings
         self._alone = alone
-        self._shards = ShardSet(shards, policy)
+        self._shards = ShardSet(shards, policy, feed)
         self._masters: list[str] = []
         self._owners: list[int] = []
         if alone:
@@ -112,9 +113,12 @@ class MasterCore:
                 self._shards.own(shard, epoch)
                 self._shards.loaded(shard)
         self._nodes = Nodes(settings.suspect_after_s, settings.lost_after_s)
+        self.look = Look(self._nodes, self._shards)
         self._drop_id = 0
         self.restorer = Restorer(self._shards, self._nodes, self._next_drop_id)
         self._counts: Counter[str] = Counter()
+        self.tags = Tags()
+        """Which blocks requests and sessions have written."""
         self._handlers: dict[type[Message], Callable[[Any, float, Origin], Outcome]] = {
             RegisterKeyspace: self._register_keyspace,
             ListKeyspaces: self._list_keyspaces,
@@ -314,6 +318,10 @@ class MasterCore:
         reply = Victims(evicted.drops, evicted.freed_bytes, evicted.next_age_ms, claims)
         return Outcome(reply, self._pushes(evicted.steps))
 
+    def drop_of(self, victims: Victims) -> Drop:
+        """The order that has a node drop victims that it did not ask for."""
+        return Drop(self._next_drop_id(), self.epoch, victims.drops)
+
     def _check_epoch(self, epoch: int) -> None:
         if epoch > self.epoch:
             raise StaleEpoch(epoch=self.epoch, current=epoch)
@@ -351,23 +359,6 @@ class MasterCore:
         return self._drop_id
 
     # ------------------------------------------------------------ facts
-
-    def nodes(self) -> list[Node]:
-        """Every node, lost ones too."""
-        return self._nodes.all()
-
-    def tables(self) -> Iterator[tuple[int, Table]]:
-        """(shard, table) of every keyspace in every shard that is owned. To be read only."""
-        return self._shards.tables()
-
-    def ceiling(self) -> Asked:
-        """What was asked for, and the hit ratio that an infinite pool would have had."""
-        return self._shards.ceiling()
-
-    @property
-    def evictions(self) -> Evictions:
-        """What made room."""
-        return self._shards.evictions
 
     def status(self, now_s: float) -> dict[str, int | float | str]:
         """Flat facts for people and tests."""

@@ -11,6 +11,7 @@ import msgspec
 
 from moonpool.master.confirmations import Confirmations, DropKey
 from moonpool.master.core import MasterCore, Origin
+from moonpool.master.events import Events
 from moonpool.master.hard_requests import RECORDED, HardRequests
 from moonpool.master.turns import SLICE_BLOCKS, Turns
 from moonpool.schemas.clock import Clock
@@ -30,6 +31,7 @@ from moonpool.schemas.messages import (
     Removed,
     Report,
     StatusReport,
+    Victims,
 )
 from moonpool.store_client.rpc.peer import Peer
 
@@ -48,6 +50,7 @@ class MasterHandler:
         self._hard = hard
         self.serving: Callable[[], bool] = _always
         """Whether this master may answer at all: one of several, while it holds its lease (I7)."""
+        self.events = Events()
         self._core = core
         self._clock = clock
         self._nodes: dict[bytes, Peer] = {}
@@ -55,6 +58,7 @@ class MasterHandler:
         self._confirmations = Confirmations()
         self._turns = Turns()
         self._peers = 0
+        self._clients: dict[Peer, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -66,6 +70,11 @@ class MasterHandler:
     def connections(self) -> int:
         """Clients and nodes that are connected."""
         return self._peers
+
+    def clients(self) -> list[tuple[str, str]]:
+        """(name, host) of each client, once."""
+        hellos = [peer.hello for peer in self._clients]
+        return list(dict.fromkeys((one.client, one.host) for one in hellos if one.role == "client"))
 
     @property
     def confirmations(self) -> int:
@@ -116,6 +125,9 @@ class MasterHandler:
         outcome = self._core.handle(message, self._clock.now_s(), origin)
         reply = outcome.reply
         assert isinstance(reply, Removed)
+        if isinstance(message, Clear) and not message.dry_run:
+            keyspace = message.keyspace.hex()
+            self.events.add("removal", f"keyspace {keyspace} is cleared", keyspace=keyspace)
         if not outcome.awaits:
             self._push(outcome.pushes)
             return reply
@@ -168,15 +180,29 @@ class MasterHandler:
             reply, pending=sorted({*reply.pending, *(names.get(one, one.hex()) for one in pending)})
         )
 
+    def evict(self, segment: bytes, want_bytes: int) -> Victims:
+        """Has a node give up its next victims, as if it had asked for room. Raises NotFound."""
+        origin = Origin("", "", segment)
+        need = Need(segment, self._core.epoch, want_bytes)
+        outcome = self._core.handle(need, self._clock.now_s(), origin)
+        victims = outcome.reply
+        assert isinstance(victims, Victims)
+        self._push(outcome.pushes)
+        if victims.drops:
+            self._push([(segment, self._core.drop_of(victims))])
+        return victims
+
     # ------------------------------------------------------------ nodes and their connections
 
     def connected(self, peer: Peer) -> None:
         """See Handler."""
         self._peers += 1
+        self._clients[peer] = None
 
     def disconnected(self, peer: Peer) -> None:
         """See Handler. A node that has announced itself anew elsewhere meanwhile isn't gone."""
         self._peers -= 1
+        self._clients.pop(peer, None)
         segment = peer.data.get("segment")
         if segment is not None and self._nodes.get(segment) is peer:
             del self._nodes[segment]
@@ -231,9 +257,15 @@ class MasterHandler:
             self._push(self._core.tick(self._clock.now_s()))
             if self._hard is not None:
                 self._hard.tick(self._clock.now_s())
+            self._note_changes()
         except Exception:
             log.exception("a tick failed")
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self.start_ticks)
+
+    def _note_changes(self) -> None:
+        for node, segment, state in self._core.look.take_changes():
+            name = state.name.lower()
+            self.events.add("node", f"node {node} is {name}", node=node, segment=segment.hex(), state=name)
 
     def stop_ticks(self) -> None:
         """The reverse."""

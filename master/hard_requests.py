@@ -69,7 +69,7 @@ class HardRequests:
         for keyspace, of_keyspace in pins.items():
             if keyspace in self._state.keyspaces:
                 self._core.restorer.keep_pins(shard, keyspace, of_keyspace)
-        for node in self._core.nodes():
+        for node in self._core.look.nodes():
             self.announced(node.info.segment)
 
     def disown(self, shard: int) -> None:

@@ -59,14 +59,16 @@ def master_samples(parts: MasterParts) -> Samples:
     _add_nodes(samples, core, now_s)
     _add_keyspaces(samples, core)
     _add_ceiling(samples, core)
-    _add_evictions(samples, core.evictions)
-    samples.add("moonpool_master_leased_blocks", leased_rows([table for _, table in core.tables()], now_s))
+    _add_evictions(samples, core.look.evictions)
+    samples.add(
+        "moonpool_master_leased_blocks", leased_rows([table for _, table in core.look.tables()], now_s)
+    )
     _add_calls(samples, parts.timings)
     return samples
 
 
 def _add_nodes(samples: Samples, core: MasterCore, now_s: float) -> None:
-    nodes = core.nodes()
+    nodes = core.look.nodes()
     for state in NodeState:
         count = sum(node.state is state for node in nodes)
         samples.add("moonpool_master_nodes", count, state.name.lower())
@@ -98,7 +100,7 @@ class _Keyspace(NamedTuple):
 
 def _add_keyspaces(samples: Samples, core: MasterCore) -> None:
     found: dict[tuple[str, str, str], _Keyspace] = {}
-    for _, table in core.tables():
+    for _, table in core.look.tables():
         spec = table.spec
         labels = (spec.tenant, table.keyspace.hex()[:12], spec.name)
         before = found.get(labels)
@@ -129,7 +131,7 @@ def _add_keyspace(samples: Samples, labels: tuple[str, str, str], parts: list[_K
 
 
 def _add_ceiling(samples: Samples, core: MasterCore) -> None:
-    ceiling = core.ceiling()
+    ceiling = core.look.ceiling()
     samples.add("moonpool_master_ceiling_asked_blocks_total", ceiling.asked)
     samples.add("moonpool_master_ceiling_distinct_blocks_total", ceiling.distinct)
     samples.add("moonpool_master_ceiling_ratio", ceiling.hit_ratio)

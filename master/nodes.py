@@ -35,6 +35,7 @@ LOST_MEMORY_S = 600.0
 """How long removals are kept for a lost node that may come back."""
 
 OUTSTANDING_MAX = 64
+CHANGES_MAX = 1024
 SEGMENT_ID_BYTES_MAX = 64
 
 READABLE = (NodeState.JOINING, NodeState.LIVE)
@@ -101,6 +102,8 @@ class Nodes:
         self._draining: set[str] = set()  # names: a node that starts again is still to be emptied
         self._unswept: set[int] = set()  # indices of lost nodes whose copies are not all gone
         self.impaired = False
+        self.changes: deque[tuple[str, bytes, NodeState]] = deque(maxlen=CHANGES_MAX)
+        """States that nodes took lately, for whoever takes them out."""
         self._suspects: set[int] = set()  # indices
         self._writable: dict[int, Node] = {}  # by index
         self._by_host: dict[str, dict[int, Node]] = {}  # of the writable ones
@@ -240,6 +243,7 @@ class Nodes:
     def _set_state(self, node: Node, state: NodeState) -> None:
         if node.state is not state:
             log.info("node %s (%s) is %s", node.info.node, node.info.segment.hex(), state.name.lower())
+            self.changes.append((node.info.node, node.info.segment, state))
         node.state = state
         self.usable[node.index] = state in READABLE
         self._leave(node)

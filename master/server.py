@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import time
 from collections.abc import Mapping
@@ -10,6 +11,8 @@ from collections.abc import Mapping
 from moonpool.master.core import MasterCore
 from moonpool.master.handler import MasterHandler
 from moonpool.master.hard_requests import HardRequests
+from moonpool.master.kv_events import KvEvents
+from moonpool.master.kv_feed import KvFeed
 from moonpool.master.membership.host import CoreHost
 from moonpool.master.membership.records import owns
 from moonpool.master.membership.seat import Seat, advertised
@@ -50,12 +53,15 @@ class MasterServer:
         self._settings = settings
         self._origins = origins or {}
         self._clock = SteadyClock()
+        self._feed = KvFeed(int_hashes=settings.events_int_hashes) if settings.events_port else None
+        self._events: KvEvents | None = None
         self._seat = seat
         # Without hard state the start time stands for the epoch: later masters have greater ones.
         self._core = core = MasterCore(
             shards=seat.shards if seat is not None else settings.shards or 1,
             epoch=time.time_ns() // 1_000_000,
             settings=settings,
+            feed=self._feed,
             alone=seat is None,
         )
         self._store = seat.store if seat is not None else open_store(settings)
@@ -84,6 +90,7 @@ class MasterServer:
         self._handler.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             self._start_rest()
+            self._start_events()
         except RpcFailed:
             await self._server.close()
             raise
@@ -107,6 +114,15 @@ class MasterServer:
         self.http_address = self._rest.start(self.parts(), self._tokens)
         log.info("REST interface at %s/api/v1, metrics at /metrics", self.http_address)
 
+    def _start_events(self) -> None:
+        if self._feed is None:
+            return
+        if importlib.util.find_spec("zmq") is None:
+            log.warning("no KV events: pyzmq is not installed (extra `master`)")
+            return
+        self._events = KvEvents(self._core, self._feed, self._clock)
+        self._events.start(self._settings.events_host, self._settings.events_port)
+
     def parts(self) -> MasterParts:
         """For the REST interface."""
         return MasterParts(
@@ -119,6 +135,8 @@ class MasterServer:
             await self._seat.leave()
         if self._rest is not None:
             await asyncio.to_thread(self._rest.close)
+        if self._events is not None:
+            await self._events.close()
         self._handler.stop_ticks()
         await self._server.close()
         await self._recorder.close()

@@ -17,6 +17,7 @@ from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW, view
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.flat import FlatTable
+from moonpool.master.kv_feed import KvFeed
 from moonpool.master.promises import Promises
 from moonpool.master.reports import apply_op, check_op
 from moonpool.master.step import CheckOrder, Step, check_count
@@ -148,11 +149,12 @@ class ShardIndex(Protocol):
 class Shard:
     """The one implementation of ShardIndex."""
 
-    def __init__(self, policy: EvictionPolicy) -> None:
+    def __init__(self, policy: EvictionPolicy, feed: KvFeed | None = None) -> None:
         self.tables: dict[bytes, Table] = {}
         self.promises = Promises()
         self.ceiling = Ceiling()
         self._policy = policy
+        self._feed = feed
         self._bad_reports = BadReports()
         self._sweeps = Sweeps()
         self._handlers: dict[type[Message], Callable[[Table, Any, Step], Message]] = {
@@ -190,8 +192,11 @@ class Shard:
         return len(table) + len(table.kept_pins)
 
     def _make_table(self, spec: KeyspaceSpec) -> Table:
-        kind = ChainedTable if spec.kind is Kind.CHAINED else FlatTable
-        return kind(spec, self._policy)
+        if spec.kind is Kind.FLAT:
+            return FlatTable(spec, self._policy)
+        table = ChainedTable(spec, self._policy)
+        table.feed = self._feed
+        return table
 
     def table(self, keyspace: bytes) -> Table:
         """Raises KeyspaceUnknown."""
@@ -266,6 +271,8 @@ class Shard:
             return Removed(count, 0, [])
         fresh = self.tables[message.keyspace] = self._make_table(table.spec)
         fresh.traffic = table.traffic
+        if table.feed is not None:
+            table.feed.cleared(table)
         return Removed(count, 0, [])
 
     def _pin(self, table: Table, message: Pin, step: Step) -> Done:

@@ -11,6 +11,7 @@ import numpy as np
 from moonpool.master.ceiling import Asked, Ceiling
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.evictions import Evictions
+from moonpool.master.kv_feed import KvFeed
 from moonpool.master.membership.shard_state import Event, ShardLife, ShardState
 from moonpool.master.need import Room, next_age_ms
 from moonpool.master.policy_adaptive import AdaptiveCredit
@@ -67,12 +68,13 @@ class ShardSet:
     """Some of a cluster's `total` shards, each in the epoch in which it was taken over. One policy ranks the victims
     of all of them, so that they compare."""
 
-    def __init__(self, total: int, policy: EvictionPolicy | None = None) -> None:
+    def __init__(self, total: int, policy: EvictionPolicy | None = None, feed: KvFeed | None = None) -> None:
         if not 1 <= total <= SHARDS_MAX:
             raise InvalidParams(field="shards", value=total, allowed=f"1 to {SHARDS_MAX}")
         self.total = total
         self._every = np.arange(total)
         self._policy = policy or AdaptiveCredit()
+        self._feed = feed
         self._shards: dict[int, ShardIndex] = {}
         self._lives: dict[int, ShardLife] = {}
         self._late = False
@@ -92,7 +94,7 @@ class ShardSet:
         if self._late:
             life.happens(Event.LEASE_LATE)
         self._lives[shard] = life
-        index = self._shards[shard] = Shard(self._policy)
+        index = self._shards[shard] = Shard(self._policy, self._feed)
         for spec in self._specs.values():
             index.register(spec)
 
@@ -119,7 +121,10 @@ class ShardSet:
 
     def disown(self, shard: int) -> None:
         """Forgets a shard: it is somebody else's now."""
-        self._shards.pop(shard, None)
+        index = self._shards.pop(shard, None)
+        for table in index.tables.values() if index is not None else ():
+            if table.feed is not None:
+                table.feed.cleared(table)
         self._lives.pop(shard, None)
 
     def get(self, shard: int) -> ShardIndex:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from moonpool.master.traffic import Traffic
 from moonpool.master.victims import UNREADY_S, Candidates
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import I64, U16
+
+if TYPE_CHECKING:
+    from moonpool.master.kv_feed import KvFeed
 
 Usable = NDArray[np.bool_]
 """By segment index: whether readers and writers may be sent there."""
@@ -70,6 +73,8 @@ class Table(ABC):
         self.copies: dict[int, int] = {}  # segment -> copies on it
         self.marks: dict[int, bytearray] = {}  # segment -> cells that its inventory under way has named
         self.traffic = Traffic()
+        self.feed: KvFeed | None = None
+        """Who is told what becomes ready and what ends being so; of chained keyspaces, if anybody."""
         self.policy = policy
         self.candidates = Candidates(self, policy)
 
@@ -280,12 +285,14 @@ class Table(ABC):
 
     def unready_as_of(self, row: int, now_s: float) -> None:
         """The row alone is not ready, and its time to become so begins now."""
+        self._tell_removed(row)
         self.ready[row] = 0
         self.unready_since_s[row] = now_s
         self.candidates.note_unready(row, now_s)
 
     def free_row(self, row: int) -> None:
         """Gives the number of a row back that has no copy and no link left."""
+        self._tell_removed(row)
         self.rows.remove(self.hashes[row])
         self.hashes[row] = b""
         self.ready[row] = 0
@@ -293,6 +300,10 @@ class Table(ABC):
         self.pins.remove(row)
         self.doomed.pop(row, None)
         self.columns.give(row)
+
+    def _tell_removed(self, row: int) -> None:
+        if self.feed is not None and self.ready[row]:
+            self.feed.removed(self, row)
 
     # ------------------------------------------------------------ doubts
 

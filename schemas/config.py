@@ -62,6 +62,17 @@ class MasterSettings(Settings):
     heartbeat_s: float = Field(1.0, gt=0, description="how often nodes report that they live")
     suspect_after_s: float = Field(3.0, gt=0, description="silence after which a node is not matched")
     lost_after_s: float = Field(30.0, gt=0, description="silence after which a node's blocks are forgotten")
+    events_host: str = Field("127.0.0.1", description="address that KV events are published at")
+    events_port: int = Field(
+        0,
+        ge=0,
+        le=65534,
+        description="ZMQ port of KV events, replays at the next port; 0: none are published",
+    )
+    events_int_hashes: bool = Field(
+        True,
+        description="block hashes in KV events as 64-bit numbers, as vLLM writes them unless told otherwise",
+    )
     http_host: str = Field("127.0.0.1", description="address that the REST interface listens on")
     http_port: int = Field(
         0, ge=0, le=65535, description="port of the REST interface and of /metrics; 0: none (serve picks one)"

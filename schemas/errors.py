@@ -25,6 +25,7 @@ MoonpoolError                         code   Mooncake's number where the meaning
 │   ├── Pending                      -2008   a removal that some node hasn't confirmed
 │   ├── Unauthorized                 -2010   no token, or a wrong one
 │   ├── Forbidden                    -2020   a good token of a role or tenant that may not do this
+│   ├── NotSupported                 -2021   this build can't do that
 │   ├── StaleEpoch                   -2013   the sender was deposed
 │   ├── StreamGap                    -2014   a report stream must start again
 │   ├── WrongShard                   -2011
@@ -215,6 +216,13 @@ class Forbidden(Refused):
     """It is known who asks, and they may not. Facts: detail."""
 
     code = -2020
+
+
+class NotSupported(Refused):
+    """Facts: what, reason."""
+
+    code = -2021
+    sentence = "{what} is not supported: {reason}"
 
 
 class StaleEpoch(Refused):

@@ -136,12 +136,21 @@ def connector_metrics_table() -> str:
     return table(("metric", "what it counts"), rows)
 
 
+ROLES = {
+    access.admin: "admin",
+    access.reader: "monitor",
+    access.tenant: "reader or client, of its tenant",
+    access.anybody: "monitor; reader or client, of its tenant",
+}
+"""Who may use an endpoint, beside admins, by what guards it."""
+
+
 def endpoints_table() -> str:
     """Every endpoint of the REST interface with who may use it."""
     rows = []
     for route in rest_routes():
         calls = {dependency.call for dependency in route.dependant.dependencies}
-        role = "admin" if access.admin in calls else "reader" if access.reader in calls else "anybody"
+        role = next((words for guard, words in ROLES.items() if guard in calls), "anybody")
         for method in sorted(route.methods or ()):
             rows.append((f"`{method} {route.path}`", role, route.summary))
     return table(("endpoint", "role", "what it does"), rows)

@@ -13,6 +13,8 @@ from moonpool.schemas.errors import Forbidden, Unauthorized
 from moonpool.schemas.keyspace import DEFAULT_TENANT
 
 READERS = (Role.MONITOR, Role.ADMIN)
+TENANTS = (Role.READER, Role.CLIENT, Role.ADMIN)
+"""Who may look at blocks: but for an admin, those of its own tenant."""
 
 BEARER = HTTPBearer(
     auto_error=False, description="A token of the master's tokens_file. None is needed where that is not set."
@@ -73,5 +75,23 @@ def admin(identity: Annotated[Identity, Depends(identify)]) -> Identity:
     return identity
 
 
+def tenant(identity: Annotated[Identity, Depends(identify)]) -> Identity:
+    """Raises Forbidden where the token may look at no block."""
+    if identity.role not in TENANTS:
+        raise Forbidden(
+            detail=f"role {identity.role} may look at no block; needed: reader or client of its tenant, or admin"
+        )
+    return identity
+
+
+def anybody(identity: Annotated[Identity, Depends(identify)]) -> Identity:
+    """Raises Forbidden where the token is of no use here."""
+    if identity.role not in READERS + TENANTS:
+        raise Forbidden(detail=f"role {identity.role} may not read here")
+    return identity
+
+
+Tenant = Annotated[Identity, Depends(tenant)]
+Known = Annotated[Identity, Depends(anybody)]
 Reader = Annotated[Identity, Depends(reader)]
 Admin = Annotated[Identity, Depends(admin)]

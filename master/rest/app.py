@@ -6,13 +6,21 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from moonpool import __version__
-from moonpool.master.rest import cluster, failures, metrics
+from moonpool.master.rest import actions, cluster, events, failures, keyspaces, metrics, route, segments
 from moonpool.master.rest.access import is_loopback
 from moonpool.master.rest.gateway import Gateway
 from moonpool.master.rest.limits import LimitsMiddleware
 from moonpool.schemas.access import Authenticator
 
-ROUTERS = (cluster.router, metrics.router)
+ROUTERS = (
+    cluster.router,
+    segments.router,
+    keyspaces.router,
+    route.router,
+    actions.router,
+    events.router,
+    metrics.router,
+)
 
 DESCRIPTION = """What the pool holds, how it fares, and what an operator may do about it.
 

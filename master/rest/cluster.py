@@ -132,7 +132,7 @@ def _node(node: Node, now_s: float) -> NodeDocument:
 
 def _nodes(parts: MasterParts) -> list[NodeDocument]:
     now_s = parts.clock.now_s()
-    documents = [_node(node, now_s) for node in parts.core.nodes()]
+    documents = [_node(node, now_s) for node in parts.core.look.nodes()]
     return sorted(documents, key=_node_key)
 
 
@@ -168,7 +168,7 @@ async def health(views: Views) -> Health:
 async def _health(views: Views) -> Health:
     start_s = time.perf_counter()
     try:
-        nodes = await views.read(_nodes)
+        nodes, serving = await views.read(lambda parts: (_nodes(parts), parts.handler.serving()))
     except MoonpoolError as error:
         return Health(
             live=False,
@@ -186,8 +186,8 @@ async def _health(views: Views) -> Health:
     return Health(
         live=True,
         answered_in_ms=round((time.perf_counter() - start_s) * 1000, 3),
-        ready=True,
-        reasons=[],
+        ready=serving,
+        reasons=[] if serving else ["this master does not hold its lease: others may own its shards"],
         warnings=warnings,
         version=__version__,
         uptime_s=round(time.time() - views.started_s, 3),
@@ -203,7 +203,7 @@ async def cluster(views: Views, identity: Reader) -> Cluster:
 
     def look(parts: MasterParts) -> Cluster:
         facts = parts.core.status(parts.clock.now_s())
-        nodes = [node for node in parts.core.nodes() if node.state is not NodeState.LOST]
+        nodes = [node for node in parts.core.look.nodes() if node.state is not NodeState.LOST]
         capacity_bytes = sum(node.info.capacity_bytes for node in nodes)
         free_bytes = sum(node.free_bytes for node in nodes)
         return Cluster(

@@ -85,7 +85,6 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         409: "Refused as things are now.",
         413: "The body is too large.",
         422: "A field is missing, or isn't of its type.",
-        501: "This master can't do that.",
         503: "The master can't answer now.",
         504: "The master took too long.",
     }

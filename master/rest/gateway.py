@@ -27,6 +27,7 @@ class Gateway:
         self.settings = parts.settings
         self.origins = parts.origins
         self.started_s = parts.started_s
+        self.events = parts.handler.events
         self._parts = parts
         self._loop = loop
 
