@@ -115,7 +115,7 @@ class MasterCore:
         self._nodes = Nodes(settings.suspect_after_s, settings.lost_after_s)
         self.look = Look(self._nodes, self._shards)
         self._drop_id = 0
-        self.restorer = Restorer(self._shards, self._nodes, self._next_drop_id)
+        self.restorer = Restorer(self._shards, self._nodes, self._next_drop_id, self._step)
         self._counts: Counter[str] = Counter()
         self.tags = Tags()
         """Which blocks requests and sessions have written."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from moonpool.master.confirmations import DropKey
 from moonpool.master.core import MasterCore, Origin
+from moonpool.master.entry_log.logs import EntryLogs
 from moonpool.master.recorder import Recorder
 from moonpool.master.shard_set import KEYSPACES_MAX
 from moonpool.master.store.base import Delete, Put, Write
@@ -37,7 +38,10 @@ def wall_ms() -> int:
 class HardRequests:
     """Between a handler and its core."""
 
-    def __init__(self, core: MasterCore, clock: Clock, recorder: Recorder) -> None:
+    def __init__(
+        self, core: MasterCore, clock: Clock, recorder: Recorder, logs: EntryLogs | None = None
+    ) -> None:
+        self._logs = logs
         self._core = core
         self._clock = clock
         self.recorder = recorder
@@ -56,6 +60,12 @@ class HardRequests:
         self._core.restorer.remember_drains(self._state.drains)
         for shard in list(self._core.shards):
             await self.recover(shard)
+            self.logs_own(shard)
+
+    def logs_own(self, shard: int) -> None:
+        """The entry log of a shard, if there is any, is read from now on."""
+        if self._logs is not None and shard in self._core.shards:
+            self._logs.own(shard)
 
     async def recover(self, shard: int) -> None:
         """An owned shard's hard state holds when this returns: nothing of it may be evicted before. Raises the same."""
@@ -75,6 +85,8 @@ class HardRequests:
     def disown(self, shard: int) -> None:
         """The shard is another master's, with all that was recorded of it."""
         self._core.disown(shard)
+        if self._logs is not None:
+            self._logs.disown(shard)
         self._state.disown(shard)
 
     def _until_s(self, until_ms: int) -> float:
@@ -205,9 +217,10 @@ class HardRequests:
 
     # ------------------------------------------------------------ time
 
-    def facts(self) -> dict[str, int]:
-        """How much is recorded, and how often that failed."""
-        return self._state.facts() | {"store_failures": self.recorder.failures}
+    def facts(self) -> dict[str, int | float]:
+        """How much is recorded, how often that failed, and how old the entry log is."""
+        logs = self._logs.facts() if self._logs is not None else {}
+        return self._state.facts() | {"store_failures": self.recorder.failures} | logs
 
     def tick(self, now_s: float) -> None:
         """Records that nobody needs any more leave the store."""

@@ -12,14 +12,21 @@ from moonpool.master.store.records import RemovalRecord
 from moonpool.master.table import Table
 from moonpool.master.withheld import withhold
 from moonpool.schemas.errors import KeyspaceUnknown
-from moonpool.schemas.messages import Drop, Entries, Op
+from moonpool.schemas.messages import Drop, Entries, NodeState, Op
 from moonpool.schemas.packed import split_hashes
 
 
 class Restorer:
     """Pure, as the core is whose shards and nodes these are."""
 
-    def __init__(self, shards: ShardSet, nodes: Nodes, next_drop_id: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        shards: ShardSet,
+        nodes: Nodes,
+        next_drop_id: Callable[[], int],
+        step_of: Callable[[float, str, int], Step],
+    ) -> None:
+        self._step_of = step_of
         self._shards = shards
         self._nodes = nodes
         self._next_drop_id = next_drop_id
@@ -115,7 +122,7 @@ class Restorer:
         """A node that the log speaks of: suspect until it announces itself, lost if it doesn't."""
         self._nodes.remember(segment, name, now_s)
 
-    def hint(self, shard: int, segment: bytes, entries: Entries, step: Step) -> int:
+    def hint(self, shard: int, segment: bytes, entries: Entries, now_s: float) -> int:
         """Rows as the log has them. They are matched once their node is there; its inventory drops what is not true.
         Returns how many copies there were; none of a node whose inventory has begun. Raises WrongShard, KeyspaceUnknown,
         InvalidParams."""
@@ -124,8 +131,14 @@ class Restorer:
         if node is None or shard in node.streams:
             return 0
         index.check(entries)
+        step = self._step_of(now_s, "", shard)  # what it has no use for is no news to the node
         index.apply(node.index, entries, step)
         return len(entries.ranks) // 2
+
+    def recovered(self, shard: int) -> bool:
+        """Whether every node that isn't lost has named all that it holds of an owned shard."""
+        nodes = [node for node in self._nodes.all() if node.state is not NodeState.LOST]
+        return shard in self._shards and all(shard in node.named for node in nodes)
 
     def tables(self, shard: int) -> list[Table]:
         """Of an owned shard."""

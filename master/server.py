@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 
 from moonpool.master.core import MasterCore
+from moonpool.master.entry_log.logs import EntryLogs
 from moonpool.master.handler import MasterHandler
 from moonpool.master.hard_requests import HardRequests
 from moonpool.master.kv_events import KvEvents
@@ -65,13 +66,14 @@ class MasterServer:
             alone=seat is None,
         )
         self._store = seat.store if seat is not None else open_store(settings)
-        self._recorder = Recorder(
-            self._store,
-            settings.store_timeout_s,
-            durable=settings.store not in IN_MEMORY,
-            fence=unfenced if seat is None else self._fence,
-        )
-        self._hard = HardRequests(core, self._clock, self._recorder)
+        fence = unfenced if seat is None else self._fence
+        durable = settings.store not in IN_MEMORY
+        self._recorder = Recorder(self._store, settings.store_timeout_s, durable=durable, fence=fence)
+        self._logs = None
+        if durable and settings.log_every_s:
+            every_s = settings.log_every_s
+            self._logs = EntryLogs(self._store, core.restorer, self._clock, fence, every_s)
+        self._hard = HardRequests(core, self._clock, self._recorder, self._logs)
         self._handler = MasterHandler(core, self._clock, self._hard)
         limits = Limits(connections_max=settings.connections_max, inflight_max=settings.inflight_max)
         self._tokens = TokenFile(settings.tokens_file) if settings.tokens_file else None
@@ -139,5 +141,7 @@ class MasterServer:
             await self._events.close()
         self._handler.stop_ticks()
         await self._server.close()
+        if self._logs is not None:
+            await self._logs.close()
         await self._recorder.close()
         await self._store.close()

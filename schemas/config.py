@@ -94,6 +94,11 @@ class MasterSettings(Settings):
     )
     etcd_cert: str = Field("", description="PEM file of the certificate to show to etcd")
     etcd_key: str = Field("", description="PEM file of that certificate's key")
+    log_every_s: float = Field(
+        5.0,
+        ge=0,
+        description="how often what has changed in the index is written to the store, so that a new owner can answer at once; 0: never",
+    )
     store_timeout_s: float = Field(3.0, gt=0, description="how long a request waits for the store at most")
     tokens_file: TokensFile = ""
     tls_cert: TlsCert = ""

@@ -30,6 +30,7 @@ class CoreHost:
         await self._hard.recover(shard)
         if (shard, epoch) in self._core.shards.claims:
             self._core.shards.loaded(shard)
+            self._hard.logs_own(shard)
 
     async def leave(self, shard: int, epoch: int) -> None:
         """See ShardHost."""

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from moonpool.master.store.base import Condition, Delete, DeletePrefix, Put, Record, Write
-from moonpool.master.store.frames import HEAD
 from moonpool.master.store.limits import check_commit
 from moonpool.master.store.log_file import LogFile
 from moonpool.master.store.memory import MemoryStore
@@ -59,14 +58,10 @@ class FileStore(MemoryStore):
             self._log.close()
             raise
         self._log.bodies = []
+        self._rewrite_from_bytes = REWRITE_FROM_BYTES
         self._one_write = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metadata-file")
         self._tasks: set[asyncio.Task[int | None]] = set()
-
-    @staticmethod
-    def size_of(record: Record) -> int:
-        """Bytes that it takes in the file."""
-        return HEAD.size + len(record.key) + len(record.value) + 32
 
     def _load(self, bodies: Sequence[bytes]) -> RecordTree:
         """What the frames say. A frame that is whole and yet none of ours is another version's, or damage."""
@@ -154,13 +149,13 @@ class FileStore(MemoryStore):
 
     async def _append(self, body: bytes) -> None:
         loop = asyncio.get_running_loop()
-        kept = [record for record in self._tree.records() if not record.lease]
-        limit = max(REWRITE_FROM_BYTES, REWRITE_FACTOR * sum(map(self.size_of, kept)))
-        if self._log.broken or not self._log.size_bytes or self._log.size_bytes > limit:
+        if self._log.broken or not self._log.size_bytes or self._log.size_bytes > self._rewrite_from_bytes:
+            kept = [record for record in self._tree.records() if not record.lease]
             frames: list[_Snapshot | _Kept] = [_Snapshot(self._tree.revision)]
             frames += [_Kept(record.key, record.value, record.version) for record in kept]
             bodies = [msgspec.msgpack.encode(frame) for frame in frames]
             await loop.run_in_executor(self._thread, self._log.rewrite, bodies)
+            self._rewrite_from_bytes = max(REWRITE_FROM_BYTES, REWRITE_FACTOR * self._log.size_bytes)
         await loop.run_in_executor(self._thread, self._log.append, body)
 
     # ------------------------------------------------------------ the rest

@@ -1,0 +1,202 @@
+"""The entry logs of a master's shards: read when a shard is taken over, written behind its back ever after.
+
+Nobody waits for a write. When the store lags, passes take longer and the log gets older; `log_lag_s` says by how much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from moonpool.master.entry_log.chunk import decode_chunk
+from moonpool.master.entry_log.sweep import LogSweep, keyspace_of, log_prefix
+from moonpool.master.recorder import Fence
+from moonpool.master.restorer import Restorer
+from moonpool.master.store.base import Delete, MetadataStore, Put
+from moonpool.schemas.clock import Clock
+from moonpool.schemas.errors import CorruptStore, MoonpoolError
+
+log = logging.getLogger(__name__)
+
+COMMIT_BYTES = 256 << 10
+COMMIT_OPS = 64
+COMMIT_TIMEOUT_S = 10.0
+PAGE_RECORDS = 64
+READ_TIMEOUT_S = 10.0
+HISTORY_S = 60.0
+"""How long the store keeps what was written over: watchers that are away longer read again."""
+
+
+@dataclass(slots=True)
+class _Shard:
+    sweep: LogSweep | None = None  # None: what an earlier owner left is being read
+    written_s: float | None = None  # when the last pass began whose writes are all there
+    reading: asyncio.Task[None] | None = None
+
+
+class EntryLogs:
+    """To be used in one event loop. `every_s`: from the end of one pass to the next one's beginning."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        restorer: Restorer,
+        clock: Clock,
+        fence: Fence,
+        every_s: float,
+        history_s: float = HISTORY_S,
+    ) -> None:
+        self._store = store
+        self._restorer = restorer
+        self._clock = clock
+        self._fence = fence
+        self._every_s = every_s
+        self._history_s = history_s
+        self._shards: dict[int, _Shard] = {}
+        self._revisions: deque[tuple[float, int]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._hinted = 0
+        self._commits = 0
+
+    # ------------------------------------------------------------ shards
+
+    def own(self, shard: int) -> None:
+        """Reads what there is of a shard, in the background, and then goes on with it."""
+        mine = self._shards[shard] = _Shard()
+        mine.reading = asyncio.ensure_future(self._read(shard, mine))
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._write_forever())
+
+    def disown(self, shard: int) -> None:
+        """The log is another master's now."""
+        mine = self._shards.pop(shard, None)
+        if mine is not None and mine.reading is not None:
+            mine.reading.cancel()
+
+    async def close(self) -> None:
+        """Ends what is under way."""
+        tasks = [mine.reading for mine in self._shards.values() if mine.reading is not None]
+        tasks += [self._task] if self._task is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------ reading
+
+    async def _read(self, shard: int, mine: _Shard) -> None:
+        keys: list[bytes] = []
+        try:
+            after, more = b"", True
+            while more:
+                page = await self._store.read(
+                    log_prefix(shard), after=after, records_max=PAGE_RECORDS, timeout_s=READ_TIMEOUT_S
+                )
+                for record in page.records:
+                    self._hint(shard, record.key, record.value)
+                    keys.append(record.key)
+                    await asyncio.sleep(0)  # requests go first
+                after, more = (page.records[-1].key if page.records else b""), page.more
+        except MoonpoolError as error:
+            log.warning("shard %d: its entry log can't be read, inventories will do: %s", shard, error)
+        mine.sweep = LogSweep(shard, keys)
+        if keys:
+            log.info("shard %d: %d records of its entry log were read", shard, len(keys))
+
+    def _hint(self, shard: int, key: bytes, value: bytes) -> None:
+        try:
+            keyspace = keyspace_of(key)
+            table = self._restorer.table(shard, keyspace)
+            if table is None:
+                return
+            now_s = self._clock.now_s()
+            for part in decode_chunk(value, table.spec):
+                self._restorer.remember(part.segment, part.node, now_s)
+                self._hinted += self._restorer.hint(shard, part.segment, part.entries, now_s)
+        except (CorruptStore, ValueError, IndexError) as error:
+            log.warning("%r is no record of the entry log: %s", key, error)
+
+    # ------------------------------------------------------------ writing
+
+    async def _write_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            for shard, mine in list(self._shards.items()):
+                # Before the inventories are there the log knows more than the index.
+                if mine.sweep is None or not self._restorer.recovered(shard):
+                    continue
+                try:
+                    await self._pass(shard, mine, mine.sweep)
+                except MoonpoolError as error:
+                    self._failures += 1
+                    log.warning("shard %d: its entry log gets older: %s", shard, error)
+            await self._forget_history()
+
+    async def _pass(self, shard: int, mine: _Shard, sweep: LogSweep) -> None:
+        began_s = self._clock.now_s()
+        sweep.begin(self._restorer.tables(shard))
+        batch: list[tuple[Put | Delete, int]] = []
+        size = 0
+        while sweep.passing and shard in self._shards:
+            found = sweep.step(lambda keyspace: self._restorer.table(shard, keyspace), self._restorer.name_of)
+            if found is not None:
+                batch.append(found)
+                size += len(found[0].value) if isinstance(found[0], Put) else 0
+            if size >= COMMIT_BYTES or len(batch) >= COMMIT_OPS:
+                await self._commit(shard, sweep, batch)
+                batch, size = [], 0
+            await asyncio.sleep(0)  # requests go first
+        await self._commit(shard, sweep, batch)
+        mine.written_s = began_s
+
+    async def _commit(self, shard: int, sweep: LogSweep, batch: list[tuple[Put | Delete, int]]) -> None:
+        if not batch:
+            return
+        began_s = self._clock.now_s()
+        revision = await self._store.commit(
+            [write for write, _ in batch], conditions=self._fence(shard), timeout_s=COMMIT_TIMEOUT_S
+        )
+        if revision is None:  # another's log now: the membership will say so
+            self._shards.pop(shard, None)
+            return
+        for write, checksum in batch:
+            sweep.wrote(write, checksum)
+        self._commits += 1
+        self._revisions.append((began_s, revision))
+        await asyncio.sleep(self._clock.now_s() - began_s)  # half of the store's time is for others
+
+    async def _forget_history(self) -> None:
+        """All that was written over stays in etcd until it is told to forget it."""
+        old = 0
+        while self._revisions and self._revisions[0][0] <= self._clock.now_s() - self._history_s:
+            old = self._revisions.popleft()[1]
+        if old:
+            try:
+                await self._store.compact(old, timeout_s=COMMIT_TIMEOUT_S)
+            except MoonpoolError as error:
+                self._failures += 1
+                log.warning("the metadata store keeps its history: %s", error)
+
+    # ------------------------------------------------------------ facts
+
+    def facts(self) -> dict[str, int | float]:
+        """`log_lag_s`: age of the oldest shard's log; `shards_recovering`: those whose log or inventories are not all
+        there yet."""
+        now_s = self._clock.now_s()
+        written = [mine.written_s for mine in self._shards.values()]
+        return {
+            "log_lag_s": round(
+                max((now_s - (one or 0.0) for one in written if one is not None), default=0.0), 3
+            ),
+            "log_shards_unwritten": sum(one is None for one in written),
+            "log_records_behind": sum(one.sweep.behind for one in self._shards.values() if one.sweep),
+            "log_commits": self._commits,
+            "log_failures": self._failures,
+            "log_hints": self._hinted,
+            "shards_recovering": sum(
+                mine.sweep is None or not self._restorer.recovered(shard)
+                for shard, mine in self._shards.items()
+            ),
+        }

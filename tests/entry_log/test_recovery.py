@@ -1,0 +1,151 @@
+"""A master that starts again answers from its entry log, as soon as a node is there and before it has said a block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.etcd_server import EtcdServer
+from support.report_node import KEYSPACE, SPEC, ReportNode, chain
+
+from moonpool.master.server import MasterServer
+from moonpool.schemas.config import MasterSettings
+from moonpool.schemas.framing import PROTOCOL_VERSION
+from moonpool.schemas.messages import (
+    GetStatus,
+    Hello,
+    InventoryEnd,
+    Match,
+    Matched,
+    RegisterKeyspace,
+    StatusReport,
+    decode_from_master,
+)
+from moonpool.schemas.packed import join_hashes
+from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
+
+HASHES = chain(3000)
+T_S = 30.0
+
+
+class Life:
+    """One master, from its start to its end, and a client of it."""
+
+    def __init__(self, store: str) -> None:
+        self._settings = MasterSettings(
+            port=0, heartbeat_s=0.5, suspect_after_s=20, lost_after_s=30, store=store, log_every_s=0.05
+        )
+
+    async def start(self) -> None:
+        self.server = MasterServer(self._settings)
+        self.address = await self.server.start()
+        hello = Hello(PROTOCOL_VERSION, role="client", client="test")
+        self.client = await AsyncRpcConnection.connect(self.address, hello, decode_from_master, timeout_s=T_S)
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.server.close()
+
+    async def facts(self) -> dict[str, int | float | str]:
+        reply = await self.client.call(GetStatus(), T_S)
+        assert isinstance(reply, StatusReport)
+        return reply.facts
+
+    async def ready(self) -> int:
+        reply = await self.client.call(Match(KEYSPACE, [(0, join_hashes(HASHES[:64]))]), T_S)
+        assert isinstance(reply, Matched)
+        return reply.ready[0]
+
+    async def until(self, holds: Callable[[dict[str, int | float | str]], bool]) -> None:
+        async with asyncio.timeout(T_S):
+            while not holds(await self.facts()):
+                await asyncio.sleep(0.02)
+
+    async def written(self) -> None:
+        """Until a pass has found nothing to write."""
+        before = (await self.facts())["log_commits"]
+        await self.until(lambda facts: facts["log_commits"] != before or facts["log_records_behind"] == 0)
+        await self.until(
+            lambda facts: facts["log_records_behind"] == 0 and facts["log_shards_unwritten"] == 0
+        )
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+async def test_a_restarted_master_answers_from_its_log(tmp_path: Path) -> None:
+    node = ReportNode()
+    life = Life(f"file:{tmp_path}/hard-state")
+    await life.start()
+    await life.client.call(RegisterKeyspace(SPEC), T_S)
+    await node.join(life.address, HASHES)
+    await life.until(lambda facts: int(facts["log_commits"]) > 0 and facts["log_records_behind"] == 0)
+    await node.close()
+    await life.close()
+
+    life = Life(f"file:{tmp_path}/hard-state")
+    await life.start()
+    await life.until(lambda facts: facts["log_hints"] == len(HASHES))
+    facts = await life.facts()
+    assert (facts["rows"], facts["nodes_suspect"], facts["shards_recovering"]) == (3000, 1, 1)
+    assert await life.ready() == 0, "its node isn't known to live"
+    await node.connect(life.address)
+    await node.announce()
+    assert await life.ready() == 64, "though it has not said a block"
+    await node.start_stream(HASHES[:2000])  # the rest had gone meanwhile
+    await life.until(lambda facts: facts["rows"] == 2000 and facts["shards_recovering"] == 0)
+    assert await life.ready() == 64
+    await node.close()
+    await life.close()
+
+
+async def test_without_a_node_the_rows_of_the_log_go(tmp_path: Path) -> None:
+    node = ReportNode()
+    life = Life(f"file:{tmp_path}/hard-state")
+    await life.start()
+    await life.client.call(RegisterKeyspace(SPEC), T_S)
+    await node.join(life.address, HASHES[:100])
+    await life.until(lambda facts: int(facts["log_commits"]) > 0 and facts["log_records_behind"] == 0)
+    await node.close()
+    await life.close()
+    life._settings = life._settings.model_copy(update={"suspect_after_s": 0.1, "lost_after_s": 0.3})
+    await life.start()
+    await life.until(lambda facts: facts["rows"] == 0 and facts["nodes_lost"] == 1)
+    await life.close()
+
+
+@pytest.mark.etcd
+async def test_etcd_stays_as_large_as_the_index(etcd: EtcdServer) -> None:
+    """Ten times as many puts as there is room for."""
+    node = ReportNode()
+    settings_store = f"etcd://{etcd.endpoint}"
+    life = Life(settings_store)
+    life.server = server = MasterServer(life._settings)
+    assert server._logs is not None
+    server._logs._history_s = 0.3
+    life.address = await server.start()
+    hello = Hello(PROTOCOL_VERSION, role="client", client="test")
+    life.client = await AsyncRpcConnection.connect(life.address, hello, decode_from_master, timeout_s=T_S)
+    await life.client.call(RegisterKeyspace(SPEC), T_S)
+    await node.connect(life.address)
+    await node.announce()
+    sizes = []
+    for turn in range(12):
+        commits = int((await life.facts())["log_commits"])
+        await node.start_stream(chain(30_000, turn))  # all others are gone
+        await node.report([InventoryEnd()])
+        await life.until(
+            lambda facts, commits=commits: (
+                int(facts["log_commits"]) > commits and facts["log_records_behind"] == 0
+            )  # type: ignore[misc]
+        )
+        sizes.append(etcd.size_bytes()[1])
+    # Some 0.5 MB a turn, which nothing would ever remove but compaction.
+    assert max(sizes[6:]) < 3_500_000, sizes
+    await node.close()
+    await life.close()
