@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.chart import Chart, Manifests
+from support.etcd_server import EtcdServer
 from support.processes import ServerProcess
 
 KINDS = ("master", "node", "client")
@@ -55,12 +58,24 @@ def lay_out(manifests: Manifests, folder: Path, ports: dict[str, int]) -> dict[s
 
 
 def free_ports() -> dict[str, int]:
-    import socket
-
     with socket.socket() as one, socket.socket() as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
         return {"rpc": one.getsockname()[1], "http": other.getsockname()[1]}
+
+
+def helm_test(manifests: Manifests, client: Path) -> None:
+    """Runs what `helm test` runs. Raises AssertionError."""
+    (container,) = manifests.of("Pod", "test")["spec"]["containers"]
+    done = subprocess.run(
+        [sys.executable, *container["command"][1:]],
+        env=os.environ | {"MOONCAKE_CONFIG_PATH": str(client), "TIMEOUT_S": "30"},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "put, get and remove of 1 MiB: good\n"), done.stderr
 
 
 @pytest.mark.parametrize("name", ["default", "insecure"])
@@ -68,19 +83,34 @@ def test_servers_run_on_what_the_chart_wrote(chart: Chart, tmp_path: Path, name:
     manifests = chart.render({} if name == "default" else {"access": {"insecure": True}})
     ports = free_ports()
     files = lay_out(manifests, tmp_path, ports)
-    (container,) = manifests.of("Pod", "test")["spec"]["containers"]
-    environment = os.environ | {"MOONCAKE_CONFIG_PATH": str(files["client"]), "TIMEOUT_S": "30"}
     with Configured("master", files["master"]), Configured("node", files["node"]):
-        done = subprocess.run(
-            [sys.executable, *container["command"][1:]],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        assert (done.returncode, done.stdout) == (0, "put, get and remove of 1 MiB: good\n"), done.stderr
+        helm_test(manifests, files["client"])
         for what in ("live", "ready"):
             url = f"http://127.0.0.1:{ports['http']}/api/v1/health/{what}"
             with urllib.request.urlopen(url, timeout=10) as answer:
                 assert answer.status == 200
+
+
+@pytest.mark.etcd
+def test_several_masters_run_on_what_the_chart_wrote(chart: Chart, tmp_path: Path) -> None:
+    """Two of them share the shards; when one leaves, the other has all."""
+    manifests = chart.render("ha-etcd")
+    places = {name: tmp_path / name for name in ("first", "second")}
+    ports = {name: free_ports() for name in places}
+    files = {}
+    with EtcdServer(tmp_path / "etcd") as etcd, ExitStack() as servers:
+        masters = {}
+        for name, folder in places.items():
+            folder.mkdir()
+            files[name] = lay_out(manifests, folder, ports[name])
+            settings = json.loads(files[name]["master"].read_text())
+            members = settings["master"]["store"].removeprefix("etcd://").split(";")
+            assert [member.rpartition(":")[2] for member in members] == ["2379"] * 3
+            settings["master"]["store"] = f"etcd://{etcd.endpoint}"
+            settings["master"]["advertise"] = f"127.0.0.1:{ports[name]['rpc']}"
+            files[name]["master"].write_text(json.dumps(settings))
+            masters[name] = servers.enter_context(Configured("master", files[name]["master"]))
+        servers.enter_context(Configured("node", files["first"]["node"]))
+        helm_test(manifests, files["first"]["client"])
+        assert masters["second"].stop() == 0
+        helm_test(manifests, files["first"]["client"])
