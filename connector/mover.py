@@ -89,12 +89,13 @@ class BlockMover:
         """Offers this replica's part of the blocks. `turn` makes replicas take turns at single blocks."""
         spans = [span for move in moves for span in move.transfer.spans]
         chains = [chain for move in moves for chain in move.chains]
+        owners = [move.transfer.request_id for move in moves for _ in move.transfer.spans]
         # Blocks that another replica writes count as done here: its own report decides.
         statuses = [np.full(len(span.block_ids), Status.EXISTS, dtype=np.uint8) for span in spans]
         shares = [self._share(len(s.block_ids), turn + n) for n, s in enumerate(spans)]
         todo = [number for number, part in enumerate(shares) if part.stop > part.start]
         for attempt in range(1 + ORPHAN_RETRIES):
-            puts = [self._put(spans[n], chains[n], shares[n], deadline_s) for n in todo]
+            puts = [self._put(spans[n], chains[n], shares[n], owners[n], deadline_s) for n in todo]
             found = self._client.put_blocks(puts, timeout_s=_left_s(deadline_s)) if puts else []
             for number, status in zip(todo, found, strict=True):
                 statuses[number][shares[number]] = status
@@ -115,12 +116,16 @@ class BlockMover:
         mine = (self._place.replica + turn) % replicas
         return slice(count * mine // replicas, count * (mine + 1) // replicas)
 
-    def _put(self, span: Span, chain: Sequence[bytes], part: slice, deadline_s: float) -> BlockPut:
+    def _put(
+        self, span: Span, chain: Sequence[bytes], part: slice, request_id: str, deadline_s: float
+    ) -> BlockPut:
         self._register(span.keyspace, deadline_s)
         source = self._layouts[span.group].fragments(span.block_ids[part])
         if self._plan.groups[span.group].chained:
-            return BlockPut(span.keyspace, self._place.shard, chain, span.first + part.start, source)
-        return BlockPut(span.keyspace, self._place.shard, chain[part], 0, source)
+            return BlockPut(
+                span.keyspace, self._place.shard, chain, span.first + part.start, source, request_id
+            )
+        return BlockPut(span.keyspace, self._place.shard, chain[part], 0, source, request_id)
 
     def _count_saved(self, found: U8, block_bytes: int) -> None:
         written = int((found == Status.OK).sum())

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.schemas.packed import U64
+from moonpool.schemas.packed import U64, u64s
 
 REGISTER_BITS = 14
 REGISTERS = 1 << REGISTER_BITS
@@ -86,20 +86,22 @@ class Ceiling:
     """What one shard was asked for."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[U64, int, int]] = deque(maxlen=WAITING_MAX)
+        self._waiting: deque[tuple[bytes, int, bytes]] = deque(maxlen=WAITING_MAX)
         self._sketches = [HyperLogLog() for _ in SAMPLE_BITS]
         self._asked = [0] * len(SAMPLE_BITS)
         self._whole = [True] * len(SAMPLE_BITS)  # whether the sample has missed nothing
 
-    def asked(self, names: U64, mask: int, salt: int) -> None:
-        """A request wants blocks, of which these are the names whose bits `mask` (low ones) are zero. `salt`: of the
-        keyspace, for equal names may mean different blocks. Quick: the work is done by `study`."""
-        self._waiting.append((names, mask.bit_length(), salt))
+    def asked(self, names: bytes, mask: int, keyspace: bytes) -> None:
+        """A request wants blocks, of which these are the names (u64 each) whose bits `mask` (low ones) are zero. Equal
+        names of two keyspaces are two blocks. Quick: the work is done by `study`."""
+        self._waiting.append((names, mask, keyspace))
 
     def study(self) -> None:
         """Counts what was asked for lately. A few times a second; what doesn't fit is not seen at all."""
         for _ in range(min(len(self._waiting), STUDIED_MAX)):
-            names, bits, salt = self._waiting.popleft()
+            packed, mask, keyspace = self._waiting.popleft()
+            names, bits = u64s(packed), mask.bit_length()
+            salt = int.from_bytes(keyspace[:8], "little")
             for level, sample_bits in enumerate(SAMPLE_BITS):
                 if bits > sample_bits:
                     self._whole[level] = False

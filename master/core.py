@@ -44,6 +44,8 @@ from moonpool.schemas.messages import (
     Message,
     Need,
     NodeState,
+    PutStart,
+    PutStarted,
     RegisterKeyspace,
     Removed,
     Report,
@@ -187,6 +189,8 @@ class MasterCore:
     def _ask(self, message: Message, now_s: float, origin: Origin) -> Outcome:
         reply, steps = self._shards.ask(message, self._steps(now_s, origin.host))
         count(self._counts, message, reply)
+        if isinstance(message, PutStart) and isinstance(reply, PutStarted):
+            self.tags.note(message, reply, origin.tenant)
         removals = [step for step in steps if step.predicate is not None]
         pushes = self._pushes([step for step in steps if step.predicate is None])
         if not removals:

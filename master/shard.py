@@ -50,7 +50,7 @@ from moonpool.schemas.messages import (
     ReportBad,
     Unpin,
 )
-from moonpool.schemas.packed import split_hashes, u64s
+from moonpool.schemas.packed import split_hashes
 
 SWEEP_ROWS_A_TICK = 65536
 SWEEP_ROWS_AT_ONCE = 16384
@@ -223,8 +223,7 @@ class Shard:
     def _note_probe(self, table: Table, message: Probe, reply: Probed) -> None:
         table.traffic.asked(message.runs, reply.ready)
         if message.sample_mask >= 0:
-            salt = int.from_bytes(table.keyspace[:8], "little")
-            self.ceiling.asked(u64s(message.sample), message.sample_mask, salt)
+            self.ceiling.asked(message.sample, message.sample_mask, table.keyspace)
 
     def _put_start(self, message: PutStart, step: Step) -> PutStarted:
         tables = [self.table(item.keyspace) for item in message.items]

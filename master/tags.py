@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
+from moonpool.schemas.messages import PutAnswer, PutStart, PutStarted
+
 TAGS_MAX = 1 << 16
 BYTES_MAX = 64 << 20
 """Of hashes. The tags that were not written to for longest go first."""
@@ -41,6 +43,21 @@ class Tags:
         while len(self._blocks) > self._tags_max or self._bytes > self._bytes_max:
             _, oldest = self._blocks.popitem(last=False)
             self._bytes -= _size_bytes(oldest)
+
+    def note(self, message: PutStart, reply: PutStarted, tenant: str) -> None:
+        """What somebody was told to write, of the first rank: it stands for the block."""
+        for item, answers in zip(message.items, reply.answers, strict=True):
+            if item.rank or not (item.request_id or item.session_id) or not answers:
+                continue
+            size = len(item.hashes) // len(answers)
+            hashes = [
+                item.hashes[index * size : (index + 1) * size]
+                for index, answer in enumerate(answers)
+                if answer == PutAnswer.GO
+            ]
+            for kind, name in (("request", item.request_id), ("session", item.session_id)):
+                if name and hashes:
+                    self.add(kind, tenant, name, item.keyspace, hashes)
 
     def find(self, kind: str, name: str, sees: Callable[[str], bool]) -> dict[bytes, list[bytes]]:
         """Hashes by keyspace, of all tenants that the asker sees."""

@@ -21,12 +21,12 @@ class Traffic:
         """A request for these runs, of which so many blocks from the first on are ready. What comes after a gap is no
         hit: nobody can use it. Other shards' runs of the same request are not seen here."""
         self.requests += bool(runs) and runs[0].first == 0
-        unbroken = True
-        for run, found in zip(runs, ready, strict=True):
-            self.asked_blocks += run.count
-            if unbroken:
-                self.hit_blocks += found
-                unbroken = found == run.count
+        counts = [run.count for run in runs]
+        self.asked_blocks += sum(counts)
+        for count, found in zip(counts, ready, strict=True):
+            self.hit_blocks += found
+            if found != count:
+                return
 
     def add(self, other: Traffic) -> None:
         """Of another shard."""

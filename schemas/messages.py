@@ -224,7 +224,8 @@ class Renewed(Message, frozen=True):
 class PutItem(msgspec.Struct, frozen=True, array_like=True):
     """Consecutive blocks of one rank that somebody wants to write, none crossing a run boundary.
     `parent`: hash before the first (empty at position 0). Flat keyspaces: position 0, no parent, as many as a run has.
-    `size_bytes`: bytes of one block's shard (the largest one, where sizes vary)."""
+    `size_bytes`: bytes of one block's shard (the largest one, where sizes vary). `request_id`, `session_id`: in whose
+    name, so that an operator finds what a request has written; may be empty."""
 
     keyspace: bytes
     rank: int
@@ -233,6 +234,8 @@ class PutItem(msgspec.Struct, frozen=True, array_like=True):
     hashes: bytes
     size_bytes: int
     shard: int = 0
+    request_id: str = ""
+    session_id: str = ""
 
 
 class PutStart(Message, frozen=True):

@@ -34,13 +34,16 @@ from moonpool.store_client.puts import PutPart, Putter
 class BlockPut:
     """Blocks first .. first + source.count of a chain, one rank's shards. `chain` holds ALL block hashes from position
     0 up to the last block here at least, so that parents and runs follow from it. May cross run boundaries.
-    In flat keyspaces `chain` is just the hashes and `first` is 0."""
+    In flat keyspaces `chain` is just the hashes and `first` is 0. `request_id`, `session_id`: in whose name, for those
+    who look for or delete what a request has written."""
 
     keyspace: bytes
     rank: int
     chain: Sequence[bytes]
     first: int
     source: Fragments
+    request_id: str = ""
+    session_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +168,8 @@ class Blocks:
                     run_root=put.chain[run_start(at)] if chained else b"",
                     lengths=lengths[index],
                     source=put.source if whole else put.source.take(np.arange(index.start, index.stop)),
+                    request_id=put.request_id,
+                    session_id=put.session_id,
                 )
             )
         return parts

@@ -68,13 +68,25 @@ class PutPart:
     keys: Sequence[str] = field(default=())
     visible: bool = False
     shard: int = 0
+    request_id: str = ""
+    session_id: str = ""
 
     def item(self) -> PutItem:
         """What the master is asked."""
         key_bytes = _key_bytes(self.keys) or [0]
         largest = int((self.lengths + np.array(key_bytes, dtype=np.uint64)).max())
         hashes = join_hashes(self.hashes)
-        return PutItem(self.keyspace, self.rank, self.position, self.parent, hashes, largest, self.shard)
+        return PutItem(
+            self.keyspace,
+            self.rank,
+            self.position,
+            self.parent,
+            hashes,
+            largest,
+            self.shard,
+            self.request_id,
+            self.session_id,
+        )
 
     def items(self, shards: int) -> list[tuple[PutPart, NDArray[np.intp]]]:
         """The same in parts that are an item of a PutStart each: of one shard and no longer than a run. And which of

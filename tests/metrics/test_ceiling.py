@@ -30,8 +30,8 @@ def test_names_in_a_row_are_as_good_as_random_ones() -> None:
     assert sketch.estimate() == pytest.approx(50_000, rel=0.04)
 
 
-def asked(ceiling: Ceiling, some: U64, mask: int = 0, salt: int = 0) -> None:
-    ceiling.asked(some[some & np.uint64(mask) == 0], mask, salt)
+def asked(ceiling: Ceiling, some: U64, mask: int = 0, keyspace: bytes = b"k" * 16) -> None:
+    ceiling.asked(some[some & np.uint64(mask) == 0].tobytes(), mask, keyspace)
     while ceiling.waiting:
         ceiling.study()
     ceiling.validate()
@@ -49,8 +49,8 @@ def test_a_block_misses_once_and_then_hits_for_ever() -> None:
 
 def test_equal_names_of_two_keyspaces_are_two_blocks() -> None:
     ceiling, prompt = Ceiling(), names(100)
-    asked(ceiling, prompt, salt=1)
-    asked(ceiling, prompt, salt=2)
+    asked(ceiling, prompt, keyspace=b"1" * 16)
+    asked(ceiling, prompt, keyspace=b"2" * 16)
     assert Ceiling.over([ceiling]).hit_ratio == pytest.approx(0.0, abs=0.02)
 
 
@@ -88,7 +88,7 @@ def test_shards_add_up() -> None:
 def test_what_waits_is_bounded() -> None:
     ceiling = Ceiling()
     for _ in range(2 * WAITING_MAX):
-        ceiling.asked(names(1), 0, 0)
+        ceiling.asked(bytes(8), 0, bytes(16))
     assert ceiling.waiting == WAITING_MAX
     ceiling.study()
     assert ceiling.waiting == WAITING_MAX - STUDIED_MAX
