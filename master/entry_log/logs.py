@@ -149,6 +149,7 @@ class EntryLogs:
                 batch, size = [], 0
             await asyncio.sleep(0)  # requests go first
         await self._commit(shard, sweep, batch)
+        sweep.end()
         mine.written_s = began_s
 
     async def _commit(self, shard: int, sweep: LogSweep, batch: list[tuple[Put | Delete, int]]) -> None:

@@ -65,6 +65,10 @@ class LogSweep:
         self._leftover = [key for key in self._written if key not in there]
         self._found = 0
 
+    def end(self) -> None:
+        """All of a pass is written."""
+        self.behind = self._found
+
     def step(
         self, table_of: Callable[[bytes], Table | None], name_of: Callable[[int], tuple[bytes, str]]
     ) -> tuple[Put | Delete, int] | None:
@@ -73,7 +77,6 @@ class LogSweep:
             return Delete(self._leftover.pop()), UNKNOWN
         for _ in range(CHUNKS_A_STEP):
             if not self._todo:
-                self.behind = self._found
                 return None
             keyspace, chunk = self._todo.pop()
             table = table_of(keyspace)

@@ -167,6 +167,7 @@ class Passes:
             else:
                 del self.stored[write.key]
             self.sweep.wrote(write, checksum)
+        self.sweep.end()
         self.sweep.validate()
         return written
 
