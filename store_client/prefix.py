@@ -62,8 +62,9 @@ class PrefixSearch:
         size, packed = self._size, self._packed
         if stride == 1:
             return packed[first * size : (first + count) * size]
-        points = [*range(first + stride - 1, first + count - 1, stride), first + count - 1]
-        return b"".join([packed[at * size : (at + 1) * size] for at in points])
+        end = first + count
+        inner = np.frombuffer(packed, dtype=f"V{size}")[first + stride - 1 : end - 1 : stride]
+        return inner.tobytes() + packed[(end - 1) * size : end * size]
 
     def _sample(self, mask: int) -> bytes:
         if mask < 0:
