@@ -55,6 +55,25 @@ class ChainedTable(Table):
             probe = (low + high + 1) // 2
         return low, deepest
 
+    def followers(self, row: int, count: int) -> tuple[list[int], bool]:
+        """Up to `count` ready rows that hang below a ready one, as far as each has one ready child only; and whether
+        nothing ready comes after them."""
+        rows: list[int] = []
+        while True:
+            child, ready = self.first_child[row], NO_ROW
+            while child >= 0:
+                if self.ready[child]:
+                    if ready >= 0:
+                        return rows, False
+                    ready = child
+                child = self.next_sibling[child]
+            if ready < 0:
+                return rows, True
+            if len(rows) == count:
+                return rows, False
+            rows.append(ready)
+            row = ready
+
     def live_prefix(self, length: int, deepest: int, usable: Usable) -> tuple[int, int]:
         """The same, cut at the first row without a live copy. Walks the run: only while a node is suspect."""
         if not length:

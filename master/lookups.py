@@ -49,6 +49,7 @@ def probe(table: Table, message: Probe, step: Step) -> Probed:
         _check_points(run, size)
     count_of(message.sample, 8, "sample")
     lengths: list[int] = []
+    follow, whole, unbroken = b"", False, not step.impaired
     for run in message.runs:
         points, deepest = chained.ready_prefix(run.hashes)
         length = min(points * run.stride, run.count)
@@ -56,10 +57,16 @@ def probe(table: Table, message: Probe, step: Step) -> Probed:
             length, deepest = chained.live_prefix(length, deepest, step.usable)
         if length:
             table.lease(deepest, until_s)
+        if unbroken and length < run.count:
+            unbroken = False
+            if length:  # from its first block on a short run is named whole
+                rows, whole = chained.followers(deepest, run.stride - 1)
+                follow = b"".join([table.hashes[row][:8] for row in rows])
+                table.lease(rows[-1] if rows else deepest, until_s)
         lengths.append(length)
     if message.sample_mask >= 0:
         table.policy.asked(u64s(message.sample), message.sample_mask, step.now_s)
-    return Probed(lengths, table.policy.sample_mask)
+    return Probed(lengths, table.policy.sample_mask, follow, whole)
 
 
 def _check_points(run: ProbedRun, hash_bytes: int) -> None:

@@ -80,7 +80,7 @@ class Blocks:
         probe = search.probe(self._sample_mask, self._cluster.column(keyspace, roots, deadline_s))
         probed = self._cluster.ask(probe, Probed, deadline_s)
         self._sample_mask = probed.sample_mask
-        total, gap = search.gap(probed.ready)
+        total, gap = search.gap(probed)
         if gap is not None:
             shards = self._cluster.column(keyspace, [hashes[run_start(total)]], deadline_s)
             gap = msgspec.structs.replace(gap, shards=shards) if shards else gap

@@ -81,7 +81,7 @@ class PaperPool:
         search = PrefixSearch(SPEC, chain)
         probed = cast(Probed, self._ask(search.probe(self._sample_mask, lease_ms=0), now_s))
         self._sample_mask = probed.sample_mask
-        hit, gap = search.gap(probed.ready, lease_ms=0)
+        hit, gap = search.gap(probed, lease_ms=0)
         return hit if gap is None else hit + sum(cast(Matched, self._ask(gap, now_s)).ready)
 
     def _renew(self, deepest: list[bytes], now_s: float) -> None:

@@ -120,7 +120,7 @@ class PaperPool:
         search = PrefixSearch(SPEC, chain)
         probed = cast(Probed, self._ask(search.probe(self._sample_mask, lease_ms=LEASE_MS), host, now_s))
         self._sample_mask = probed.sample_mask
-        hit, gap = search.gap(probed.ready, lease_ms=LEASE_MS)
+        hit, gap = search.gap(probed, lease_ms=LEASE_MS)
         return hit if gap is None else hit + sum(cast(Matched, self._ask(gap, host, now_s)).ready)
 
     def renew(self, chain: Chain, blocks: int, host: Host, now_s: float) -> None:

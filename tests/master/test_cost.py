@@ -138,7 +138,7 @@ def test_times() -> None:
     print(f"\nprobe of {CHAIN_BLOCKS} blocks, all ready: {best_us(lambda: ask(probe)):.0f} us")
     half = ask(partly.probe(-1))
     assert isinstance(half, Probed)
-    total, gap = partly.gap(half.ready)
+    total, gap = partly.gap(Probed(half.ready))
     assert gap is not None
     found = ask(gap)
     assert isinstance(found, Matched)

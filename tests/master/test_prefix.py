@@ -35,7 +35,7 @@ def search(cluster: PaperCluster, hashes: list[bytes]) -> tuple[int, int]:
     asked = PrefixSearch(SPEC, hashes)
     probed = cluster.ask(asked.probe(-1))
     assert isinstance(probed, Probed)
-    total, gap = asked.gap(probed.ready)
+    total, gap = asked.gap(probed)
     if gap is None:
         return total, 1
     found = cluster.ask(gap)
@@ -71,11 +71,26 @@ def test_it_finds_what_is_there(holes: list[int], asked: int, away: int | None, 
         assert known.lease_ms > 0, "what was found is kept for the load"
 
 
+def test_one_message_where_nothing_branches_off() -> None:
+    cluster = PaperCluster(SPEC)
+    cluster.join("a")
+    cluster.commit("a", blocks_of(CHAIN[:700]))
+    assert search(cluster, CHAIN) == (700, 1)
+    other = CHAIN[:690] + chain(400, "other")
+    assert search(cluster, other) == (690, 1)
+    cluster.commit("a", blocks_of(other[:693], 690))
+    assert search(cluster, CHAIN) == (700, 2), "at the branch the master can't tell which one is meant"
+    assert search(cluster, other) == (693, 2)
+    assert search(cluster, CHAIN[:685] + chain(9, "third")) == (685, 1)
+    leased = cluster.ask(Describe(cluster.keyspace, CHAIN[684]))
+    assert isinstance(leased, Description)
+
+
 def test_few_bytes() -> None:
     prompt = chain(5000)
     whole = PrefixSearch(SPEC, prompt)
     assert len(encode(whole.probe(0x3FF))) < len(join_hashes(prompt)) / 16
-    _, gap = whole.gap([64, 448, 96])
+    _, gap = whole.gap(Probed([64, 448, 96]))
     assert gap is not None and len(encode(gap)) < STRIDE_BLOCKS * 16 + 100
 
 
