@@ -349,7 +349,6 @@ class StoreClient:
         self._nodes.close()
         self._gate.wait_empty()
         self._workers.close()
-        self._cluster.wait_closed()
         self._connector.close()
         self._staging.close()
         if self._own_segment is not None:

@@ -35,9 +35,9 @@ from moonpool.schemas.packed import pack_u16
 from moonpool.schemas.routing import Part, Places, merged, missed, parts_of
 from moonpool.schemas.runs import SHARDS_MAX, shard_of, shards_of
 from moonpool.store_client.directory import Directory
+from moonpool.store_client.exchange import Outcome, exchange
 from moonpool.store_client.keyspaces import KeyspaceBook
-from moonpool.store_client.master import MasterLink
-from moonpool.store_client.workers import Workers
+from moonpool.store_client.master import Asked, MasterLink
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +49,13 @@ REFRESH_PAUSE_S = 0.1
 REFRESH_TIMEOUT_S = 1.0
 """Of one master that is asked for the map, while others may know it too."""
 
+CONNECT_TIMEOUT_S = 0.5
+"""Of one master of several, before the others' answers are read."""
+
 REDIRECTS_MAX = 3
 REDIRECT_PAUSE_S = 0.1
 """Before the second redirect; twice that before the third."""
 
-MASTERS_AT_ONCE = 8
 MASTERS_MAX = 64
 
 _NOBODY = -1
@@ -83,7 +85,6 @@ class Cluster:
         self._map: _Map | None = None
         self._refreshed_s = float("-inf")
         self._stale = False
-        self._workers = Workers(MASTERS_AT_ONCE, "moonpool-masters")
         self._closed = False
 
     # ------------------------------------------------------------ shards
@@ -120,13 +121,10 @@ class Cluster:
     def register(self, spec: KeyspaceSpec, deadline_s: float) -> bytes:
         """Makes a keyspace known to every master. Those that can't be asked are told when they ask back."""
         known = self._known(deadline_s)
-        outcomes = self._all(
-            [
-                partial(self._link(name).ask, RegisterKeyspace(spec), KeyspaceRegistered, deadline_s)
-                for name in known.masters
-            ],
-            deadline_s,
-        )
+        if len(known.masters) == 1:
+            return self._link(known.masters[0]).register(spec, deadline_s)
+        parts = [Part(place, RegisterKeyspace(spec), None) for place in range(len(known.masters))]
+        outcomes = self._ask_all(known, parts, deadline_s)
         registered = [one for one in outcomes if isinstance(one, KeyspaceRegistered)]
         if not registered:
             raise _worst(outcomes)
@@ -135,68 +133,85 @@ class Cluster:
     def _route(self, message: Message, deadline_s: float, redirects: int) -> Message:
         known = self._known(deadline_s)
         if len(known.masters) == 1:
-            parts = [Part(0, message, None)]
-        else:
-            owners = np.array(known.owners)
-            everybody = sorted(set(known.owners))
-            parts = parts_of(message, Places(owners, everybody, True, self._hash_bytes))
-        calls = [partial(self._ask_part, known, part, deadline_s, redirects) for part in parts]
-        if len(calls) == 1:
-            return calls[0]()
-        outcomes = self._all(calls, deadline_s)
+            return self._ask_one(known, Part(0, message, None), deadline_s, redirects)
+        owners = np.array(known.owners)
+        everybody = sorted(set(known.owners))
+        parts = parts_of(message, Places(owners, everybody, True, self._hash_bytes))
+        if len(parts) == 1:
+            return self._ask_one(known, parts[0], deadline_s, redirects)
+        outcomes = self._ask_all(known, parts, deadline_s)
+        for index, outcome in enumerate(outcomes):
+            if isinstance(outcome, WrongShard):
+                outcomes[index] = self._redirected(outcome, known, parts[index], deadline_s, redirects)
         if isinstance(message, Describe):
             return _described(outcomes)
         return self._merged(message, parts, outcomes)
 
-    def _merged(
-        self, message: Message, parts: Sequence[Part], outcomes: Sequence[Message | MoonpoolError]
-    ) -> Message:
-        answers: list[Message] = []
-        for part, outcome in zip(parts, outcomes, strict=True):
-            if isinstance(outcome, (Unreachable, WrongShard)):
-                blank = missed(part.message, self._hash_bytes)
-                outcome = outcome if blank is None else blank
-            if isinstance(outcome, MoonpoolError):
-                raise outcome
-            answers.append(outcome)
-        if all(isinstance(outcome, MoonpoolError) for outcome in outcomes):
-            raise _worst(outcomes)
-        return merged(message, parts, answers)
-
-    def _ask_part(self, known: _Map, part: Part, deadline_s: float, redirects: int) -> Message:
+    def _ask_one(self, known: _Map, part: Part, deadline_s: float, redirects: int) -> Message:
         try:
-            if part.place == _NOBODY:
-                raise Unavailable(peer="a shard's master", retry_in_s=REFRESH_PAUSE_S)
-            return self._link(known.masters[part.place]).ask(part.message, Message, deadline_s)
-        except WrongShard:
-            if redirects <= 0:
-                raise
-            # It is on its way from one master to another, which takes some ms.
-            pause_s = REDIRECT_PAUSE_S * (REDIRECTS_MAX - redirects)
-            time.sleep(max(0.0, min(pause_s, deadline_s - time.monotonic())))
-            self._refresh(known, deadline_s)
-            if self._known(deadline_s).shards != known.shards:
-                raise  # the request names shards of another cluster
-            return self._route(part.message, deadline_s, redirects - 1)
+            return self._owner(known, part.place).ask(part.message, Message, deadline_s)
+        except WrongShard as error:
+            outcome = self._redirected(error, known, part, deadline_s, redirects)
         except Unreachable:
             self._stale = True  # another one may have taken its shards over
             raise
+        if isinstance(outcome, MoonpoolError):
+            raise outcome
+        return outcome
 
-    def _all(
-        self, calls: Sequence[Callable[[], Message]], deadline_s: float
-    ) -> list[Message | MoonpoolError]:
-        """What each returned or raised; those that found no thread in time count as Unavailable."""
-        late = Unavailable(peer="the masters", retry_in_s=0.0)
-        outcomes: list[Message | MoonpoolError] = [late] * len(calls)
+    def _ask_all(self, known: _Map, parts: Sequence[Part], deadline_s: float) -> list[Outcome]:
+        """All at once. Those that must be connected to go last, so that they keep nobody waiting."""
+        connect_s = min(deadline_s, time.monotonic() + CONNECT_TIMEOUT_S)
 
-        def run(index: int) -> None:
-            try:
-                outcomes[index] = calls[index]()
-            except MoonpoolError as error:
-                outcomes[index] = error
+        def begin(part: Part) -> Asked:
+            link = self._owner(known, part.place)
+            return link.begin(part.message, deadline_s if link.is_open else connect_s)
 
-        self._workers.run([partial(run, index) for index in range(len(calls))], deadline_s)
+        def is_open(part: Part) -> bool:
+            return part.place != _NOBODY and self._owner(known, part.place).is_open
+
+        order = sorted(range(len(parts)), key=lambda index: not is_open(parts[index]))
+        found = exchange([partial(begin, parts[index]) for index in order], deadline_s)
+        outcomes = [
+            outcome for _, outcome in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])
+        ]
+        self._stale = self._stale or any(isinstance(one, Unreachable) for one in outcomes)
         return outcomes
+
+    def _owner(self, known: _Map, place: int) -> MasterLink:
+        if place == _NOBODY:
+            raise Unavailable(peer="a shard's master", retry_in_s=REFRESH_PAUSE_S)
+        return self._link(known.masters[place])
+
+    def _redirected(
+        self, refusal: WrongShard, known: _Map, part: Part, deadline_s: float, redirects: int
+    ) -> Outcome:
+        """Asks whoever owns the shards by now."""
+        if redirects <= 0:
+            return refusal
+        # They are on their way from one master to another, which takes some ms.
+        pause_s = REDIRECT_PAUSE_S * (REDIRECTS_MAX - redirects)
+        time.sleep(max(0.0, min(pause_s, deadline_s - time.monotonic())))
+        try:
+            self._refresh(known, deadline_s)
+            if self._known(deadline_s).shards != known.shards:
+                return refusal  # the request names shards of another cluster
+            return self._route(part.message, deadline_s, redirects - 1)
+        except MoonpoolError as error:
+            return error
+
+    def _merged(self, message: Message, parts: Sequence[Part], outcomes: Sequence[Outcome]) -> Message:
+        answers: list[Message] = []
+        for part, outcome in zip(parts, outcomes, strict=True):
+            blank = None
+            if isinstance(outcome, (Unreachable, WrongShard)):
+                blank = missed(part.message, self._hash_bytes)
+            if blank is None and isinstance(outcome, MoonpoolError):
+                raise outcome
+            answers.append(outcome if blank is None else blank)  # type: ignore[arg-type]
+        if all(isinstance(outcome, MoonpoolError) for outcome in outcomes):
+            raise _worst(outcomes)
+        return merged(message, parts, answers)
 
     def _ask_any(self, message: Message, reply: type[Reply], deadline_s: float) -> Reply:
         """Of the first master that answers."""
@@ -310,19 +325,15 @@ class Cluster:
         for link in links:
             link.close()
 
-    def wait_closed(self) -> None:
-        """Ends the threads, once no call is under way."""
-        self._workers.close()
 
-
-def _described(outcomes: Sequence[Message | MoonpoolError]) -> Message:
+def _described(outcomes: Sequence[Outcome]) -> Message:
     for outcome in outcomes:
         if isinstance(outcome, Message):
             return outcome
     raise _worst(outcomes)
 
 
-def _worst(outcomes: Sequence[Message | MoonpoolError]) -> MoonpoolError:
+def _worst(outcomes: Sequence[Outcome]) -> MoonpoolError:
     """What to tell where nobody had an answer: that somebody couldn't be asked, rather than what others said."""
     errors = [outcome for outcome in outcomes if isinstance(outcome, MoonpoolError)]
     return next((error for error in errors if not isinstance(error, NotFound)), errors[0])

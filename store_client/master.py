@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import TypeVar
 
 from moonpool.schemas.errors import KeyspaceUnknown, ProtocolError
@@ -17,7 +18,7 @@ from moonpool.schemas.messages import (
 )
 from moonpool.store_client.guard import Guard
 from moonpool.store_client.keyspaces import KeyspaceBook
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection import ConnectionPool, PendingReply
 from moonpool.store_client.rpc.credentials import Credentials
 
 Reply = TypeVar("Reply", bound=Message)
@@ -39,12 +40,32 @@ class MasterLink:
         try:
             answer = self._call(message, deadline_s)
         except KeyspaceUnknown:
-            specs = [spec for spec in map(self._book.find, _keyspaces_of(message)) if spec is not None]
-            if not specs or isinstance(message, RegisterKeyspace):
-                raise
-            for spec in specs:
-                self.register(spec, deadline_s)
-            answer = self._call(message, deadline_s)
+            answer = self._tell_and_call(message, deadline_s)
+        return self._checked(answer, message, reply)
+
+    def begin(self, message: Message, deadline_s: float) -> Asked:
+        """Sends a request; whoever begins several waits for all of them at once. Raises Unreachable."""
+        guard = self._guard.call(time.monotonic())
+        with ExitStack() as stack:
+            stack.enter_context(guard)
+            pending = self._pool.begin(message, deadline_s)
+            return Asked(self, message, pending, stack.pop_all())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request can be sent without connecting first."""
+        return self._pool.is_open
+
+    def _tell_and_call(self, message: Message, deadline_s: float) -> Message:
+        """Once more, after telling the keyspaces. Raises KeyspaceUnknown where there is none to tell."""
+        specs = [spec for spec in map(self._book.find, _keyspaces_of(message)) if spec is not None]
+        if not specs or isinstance(message, RegisterKeyspace):
+            raise KeyspaceUnknown(keyspace=", ".join(one.hex() for one in _keyspaces_of(message)))
+        for spec in specs:
+            self.register(spec, deadline_s)
+        return self._call(message, deadline_s)
+
+    def _checked(self, answer: Message, message: Message, reply: type[Reply]) -> Reply:
         if not isinstance(answer, reply):
             raise ProtocolError(
                 peer=self.address, reason=f"{type(answer).__name__} in answer to {type(message).__name__}"
@@ -62,6 +83,33 @@ class MasterLink:
     def _call(self, message: Message, deadline_s: float) -> Message:
         with self._guard.call(time.monotonic()):
             return self._pool.call(message, deadline_s)
+
+
+class Asked:
+    """A request on its way to a master. To be finished or abandoned, once, by the thread that began it."""
+
+    def __init__(self, link: MasterLink, message: Message, pending: PendingReply, guard: ExitStack) -> None:
+        self._link = link
+        self._message = message
+        self._pending = pending
+        self._guard = guard
+
+    def fileno(self) -> int:
+        """Readable when something has come; -1: nothing will."""
+        return self._pending.fileno()
+
+    def finish(self, deadline_s: float) -> Message:
+        """The answer. Raises as MasterLink.ask."""
+        try:
+            with self._guard:
+                return self._pending.finish(deadline_s)
+        except KeyspaceUnknown:
+            return self._link._tell_and_call(self._message, deadline_s)
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._pending.abandon()
+        self._guard.close()
 
 
 def _keyspaces_of(message: Message) -> list[bytes]:

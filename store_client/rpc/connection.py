@@ -57,6 +57,7 @@ class RpcConnection:
         self._sock: socket.socket | None = None
         self._frames: deque[tuple[int, bytes]] = deque()
         self._last_id = 0
+        self._began_s = 0.0
         self._pid = os.getpid()
 
     @property
@@ -69,24 +70,45 @@ class RpcConnection:
 
         Raises what the server answered with Failed; DeadlineExceeded; RpcFailed; ProtocolError; TooLarge.
         """
+        self.begin(message, deadline_s)
+        return self.finish(message, deadline_s)
+
+    def begin(self, message: Message, deadline_s: float) -> None:
+        """The first half of a call: connects where that is needed, and sends. Raises as `call`."""
         if os.getpid() != self._pid:
             raise UsedAfterFork(what=f"the connection to {self.address}", pid=self._pid)
-        start_s = time.monotonic()
+        self._began_s = time.monotonic()
         self.unanswered = True
         try:
             sock = self._sock or self._connect(deadline_s)
-            reply = self._exchange(sock, self._encode(message), deadline_s)
+            self._send(sock, self._encode(message), deadline_s)
         except TooLarge:  # nothing was sent
             raise
         except BaseException as error:
-            # A KeyboardInterrupt too: the reply may still come, and must not be taken for another's.
-            self.close()
-            if isinstance(error, OSError):
-                raise self._explain(error, message, deadline_s - start_s) from error
-            raise
+            raise self._broken(error, message, deadline_s) from error
+
+    def finish(self, message: Message, deadline_s: float) -> Message:
+        """The second half: the reply to `message`, which was begun. Raises as `call`."""
+        try:
+            if self._sock is None:
+                raise ConnectionResetError("the connection was closed")
+            reply = self._await_reply(self._sock, deadline_s)
+        except BaseException as error:
+            raise self._broken(error, message, deadline_s) from error
         if isinstance(reply, Failed):
             raise from_wire(reply.code, reply.message)
         return reply
+
+    def _broken(self, error: BaseException, message: Message, deadline_s: float) -> BaseException:
+        """Closes: after a KeyboardInterrupt too the reply may still come, and must not be taken for another's."""
+        self.close()
+        if isinstance(error, OSError):
+            return self._explain(error, message, deadline_s - self._began_s)
+        return error
+
+    def fileno(self) -> int:
+        """Of the socket, for who waits for several; -1 where it is closed."""
+        return -1 if self._sock is None else self._sock.fileno()
 
     def interrupt(self) -> None:
         """Makes a call that another thread has under way fail soon."""
@@ -116,7 +138,8 @@ class RpcConnection:
 
     def _greet(self, sock: socket.socket, deadline_s: float) -> Welcome:
         try:
-            reply = self._exchange(sock, encode(self._credentials.sign(self._hello)), deadline_s)
+            self._send(sock, encode(self._credentials.sign(self._hello)), deadline_s)
+            reply = self._await_reply(sock, deadline_s)
         except (ssl.SSLError, ConnectionError) as error:
             if not isinstance(sock, ssl.SSLSocket):
                 raise
@@ -129,10 +152,13 @@ class RpcConnection:
             raise VersionMismatch(ours=PROTOCOL_VERSION, theirs=reply.protocol)
         return reply
 
-    def _exchange(self, sock: socket.socket, body: bytes, deadline_s: float) -> Message:
-        self._last_id = request_id = (self._last_id & (ID_MASK >> 1)) + 1
+    def _send(self, sock: socket.socket, body: bytes, deadline_s: float) -> None:
+        self._last_id = (self._last_id & (ID_MASK >> 1)) + 1
         sock.settimeout(_left_s(deadline_s))
-        sock.sendall(encode_frame(request_id, body))
+        sock.sendall(encode_frame(self._last_id, body))
+
+    def _await_reply(self, sock: socket.socket, deadline_s: float) -> Message:
+        request_id = self._last_id
         while True:
             reply_id, reply = self._receive(sock, deadline_s)
             # Failed with id 0 says why the server closes; other pushes are for those who asked for them.
@@ -200,19 +226,30 @@ class ConnectionPool:
         A connection that the server closed while it lay idle (a restart) costs one more try on a fresh one.
         The request may then have been carried out twice: ours can all be repeated.
         """
+        return self.begin(message, deadline_s).finish(deadline_s)
+
+    def begin(self, message: Message, deadline_s: float) -> PendingReply:
+        """Sends; the reply is waited for later, by the same thread. Raises as `call`."""
         if os.getpid() != self._pid:
             raise UsedAfterFork(what=f"the connection pool of {self.address}", pid=self._pid)
         connection = self._take(message, deadline_s)
-        was_open = connection.is_open
+        pending = PendingReply(self, connection, message)
         try:
-            return connection.call(message, deadline_s)
-        except RpcFailed:
-            if not (was_open and connection.unanswered) or self._closed:
-                raise
-            self._close_free()
-            return connection.call(message, deadline_s)
-        finally:
+            try:
+                connection.begin(message, deadline_s)
+            except RpcFailed:
+                if not pending.may_repeat():
+                    raise
+                connection.begin(message, deadline_s)
+        except BaseException:
             self._give_back(connection)
+            raise
+        return pending
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next call is likely to need no handshake."""
+        return bool(self._free) and self._free[-1].is_open
 
     def close(self) -> None:
         """Calls under way fail soon. In a forked child this only frees the descriptors."""
@@ -256,6 +293,45 @@ class ConnectionPool:
         with self._changed:
             for connection in self._free:
                 connection.close()
+
+
+class PendingReply:
+    """A request that was sent. To be finished or abandoned, once, by the thread that began it."""
+
+    def __init__(self, pool: ConnectionPool, connection: RpcConnection, message: Message) -> None:
+        self._pool = pool
+        self._connection = connection
+        self._message = message
+        self._was_open = connection.is_open
+
+    def fileno(self) -> int:
+        """Readable when something has come; -1: nothing will."""
+        return self._connection.fileno()
+
+    def finish(self, deadline_s: float) -> Message:
+        """As ConnectionPool.call."""
+        try:
+            try:
+                return self._connection.finish(self._message, deadline_s)
+            except RpcFailed:
+                if not self.may_repeat():
+                    raise
+                return self._connection.call(self._message, deadline_s)
+        finally:
+            self._pool._give_back(self._connection)
+
+    def abandon(self) -> None:
+        """The reply isn't waited for."""
+        self._connection.close()
+        self._pool._give_back(self._connection)
+
+    def may_repeat(self) -> bool:
+        """Whether the server had closed the connection while it lay idle. Then all idle ones are closed."""
+        if not (self._was_open and self._connection.unanswered) or self._pool._closed:
+            return False
+        self._was_open = False
+        self._pool._close_free()
+        return True
 
 
 def _left_s(deadline_s: float) -> float:
