@@ -25,7 +25,7 @@ PROLOGUE = """
 set -euo pipefail
 ip link set lo up
 mount -t tmpfs tmpfs /dev/shm
-mkdir -p /tmp/moonpool && mount -t tmpfs tmpfs /tmp/moonpool
+mkdir -p -m 1777 /tmp/moonpool && mount -t tmpfs tmpfs /tmp/moonpool
 step='the start'
 trap 'echo "FAILED: $step" >&2; tail -n 30 "$LOGS"/*.log >&2 2>/dev/null' ERR
 up() { # up PID LOG PATTERN
