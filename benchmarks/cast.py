@@ -65,6 +65,15 @@ class Cast:
             found.append((owner, self._mooncake("mooncake", other.address, 0)))
         return found
 
+    def with_master(self, name: str) -> tuple[MasterServer | MooncakeMaster, Worker]:
+        """A master to be killed, and a client on one host whose objects live on."""
+        if name == "moonpool":
+            master = self._stack.enter_context(MasterServer())
+            self._stack.enter_context(NodeServer(master.address, self._pool_bytes, self._run_dir))
+            return master, self._client(name, "host", master.address)
+        other = self._stack.enter_context(MooncakeMaster())
+        return other, self._mooncake(name, other.address, self._pool_bytes)
+
     def moonpool(self, name: str, place: str) -> Worker:
         """A pool of our own and a client of it."""
         return self._client(name, place, self._moonpool_servers(checksums=name == SUMS))

@@ -19,6 +19,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     "latency": ("data_group", "one object at a time"),
     "churn": ("churn_group", "puts into a full pool, without a pause"),
     "mixed": ("mixed_group", "one client beside another one that is greedy"),
+    "recovery": ("recovery_group", "a master that is killed and started again"),
     "memory": ("memory_group", "bytes of master memory a block"),
     "vllm": ("vllm_group", "what the connector costs vLLM on a cold pool (minutes)"),
 }

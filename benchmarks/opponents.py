@@ -50,8 +50,8 @@ def redis_is_here() -> bool:
 class OtherServer:
     """A server that is up when its port takes connections, between `with` and its end."""
 
-    def __init__(self) -> None:
-        self.port = _free_port()
+    def __init__(self, port: int = 0) -> None:
+        self.port = port or _free_port()
 
     def command(self) -> Sequence[str]:
         """What starts it."""
@@ -82,12 +82,17 @@ class OtherServer:
         """Of the server."""
         return self._process.pid
 
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
 
 class MooncakeMaster(OtherServer):
     """mooncake_master. Leases are shorter than its default, so that a full pool may evict."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(port)
         self.address = f"127.0.0.1:{self.port}"
         self._metrics_port = _free_port()
 

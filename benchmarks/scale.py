@@ -24,6 +24,9 @@ class Scale:
     lookup_blocks_many: int
     prompt_blocks: int
     memory_blocks: int
+    recoveries: int
+    recovery_objects: int
+    recovery_s: float
     churn_pool_bytes: int
     churn_s: float
 
@@ -44,6 +47,9 @@ FULL = Scale(
     lookup_blocks_many=5_000_000,
     prompt_blocks=5000,
     memory_blocks=1_000_000,
+    recoveries=3,
+    recovery_objects=20_000,
+    recovery_s=10.0,
     churn_pool_bytes=1 << 30,
     churn_s=1.0,
 )
@@ -65,6 +71,9 @@ QUICK = Scale(
     lookup_blocks_many=4000,
     prompt_blocks=500,
     memory_blocks=20_000,
+    recoveries=1,
+    recovery_objects=200,
+    recovery_s=4.0,
     churn_pool_bytes=24 << 20,
     churn_s=0.1,
 )

@@ -67,12 +67,17 @@ class Server:
         """Of the server."""
         return self._process.pid
 
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
 
 class MasterServer(Server):
     """A master."""
 
-    def __init__(self) -> None:
-        super().__init__("moonpool.master", ["--port", "0"])
+    def __init__(self, port: str = "0") -> None:
+        super().__init__("moonpool.master", ["--port", port])
 
 
 class NodeServer(Server):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from moonpool.benchmarks.results import Result
 
-COLUMNS = ("case", "subject", "median", "quartiles", "p99", "unit", "n", "/mooncake", "/limit", "ok")
+COLUMNS = ("case", "subject", "median", "spread", "p99", "unit", "n", "/mooncake", "/limit", "ok")
 
 
 def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
@@ -16,7 +16,7 @@ def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
             result.case,
             result.subject,
             number(result.median),
-            f"{number(result.low)}-{number(result.high)}",
+            spread(result),
             number(result.p99),
             result.unit,
             str(result.samples),
@@ -26,6 +26,13 @@ def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
         )
         for result in results
     ]
+
+
+def spread(result: Result) -> str:
+    """Half the distance between the quartiles, in percent of the median."""
+    if result.low is None or result.high is None or not result.median:
+        return ""
+    return f"±{50 * (result.high - result.low) / result.median:.0f}%"
 
 
 def number(value: float | None) -> str:

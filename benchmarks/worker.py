@@ -6,7 +6,9 @@ that is measured.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -17,6 +19,8 @@ from typing import Any
 
 from moonpool.benchmarks.arena import Arena, Shape
 from moonpool.benchmarks.subjects.base import Subject
+
+RECOVER_PAUSE_S = 0.01
 
 KINDS = {
     "moonpool": "moonpool:MoonpoolSubject",
@@ -94,6 +98,28 @@ class Commands:
             samples.append(time.perf_counter() - start_s)
             verified = verified and found == expected
         return {"samples": samples, "verified": verified}
+
+    def recover(self, prefix: str, count: int, seconds: float) -> dict[str, Any]:
+        """After a master was killed and started again: seconds until a put goes through, how many of the `count`
+        objects from before are found, and seconds until all of them are (as far as that was seen)."""
+        start_s = time.perf_counter()
+        puts_s = None
+        keys, found, last_s = names(prefix, count), 0, 0.0
+        for attempt in itertools.count():
+            spent_s = time.perf_counter() - start_s
+            if (puts_s is not None and found == count) or spent_s > seconds:
+                break
+            with contextlib.suppress(Exception):  # what an absent master means to each of them
+                if (
+                    puts_s is None
+                    and self.put(f"{prefix}again-{attempt}-", {"count": 1, "size": 64})["verified"]
+                ):
+                    puts_s = time.perf_counter() - start_s
+                now_found = self._subject.exist(keys)
+                if now_found > found:
+                    found, last_s = now_found, time.perf_counter() - start_s
+            time.sleep(RECOVER_PAUSE_S)
+        return {"puts_s": puts_s or seconds, "found": found, "found_s": last_s}
 
     def churn(self, prefix: str, size: int, batch: int, seconds: float) -> dict[str, Any]:
         """Puts that never stop, into a pool that is full: how many went through, and how many didn't."""

@@ -64,6 +64,10 @@ class Columns:
         """The row is free again; its owner has reset its cells."""
         self._free.append(row)
 
+    def give_many(self, rows: list[int]) -> None:
+        """Rows are free again; their owner has reset their cells."""
+        self._free += rows
+
     def _grow(self) -> None:
         more = min(max(self.count, ROWS_A_CHUNK_MIN), ROWS_A_CHUNK_MAX)
         for column, width, fill in self._columns:
@@ -122,6 +126,12 @@ class HashMap:
     def remove(self, block_hash: bytes) -> None:
         """Forgets a name that is there."""
         del self._parts[block_hash[0] % PARTS][block_hash]
+
+    def remove_all(self, hashes: Sequence[bytes]) -> None:
+        """Forgets names that are there."""
+        parts = self._parts
+        for block_hash in hashes:
+            del parts[block_hash[0] % PARTS][block_hash]
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))

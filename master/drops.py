@@ -59,6 +59,18 @@ class DropBatch:
         locations.slots += slots
         locations.generations += generations
 
+    def add_rows(
+        self, segment: int, keyspace: bytes, hashes: list[bytes], slots: list[int], generations: list[int]
+    ) -> None:
+        """Copies of rank 0 of many blocks on one segment are to go."""
+        for first in range(0, len(hashes), LOCATIONS_A_LIST):
+            part = slice(first, first + LOCATIONS_A_LIST)
+            locations = _Locations()
+            locations.hashes, locations.slots = hashes[part], slots[part]
+            locations.generations = generations[part]
+            locations.ranks = [0] * len(locations.hashes)
+            self._lists.setdefault(segment, []).append((keyspace, locations))
+
     def take(self, segment: int) -> list[DropList]:
         """Removes and returns what one segment has to drop."""
         lists = self._lists.pop(segment, [])

@@ -70,6 +70,10 @@ class EvictionPolicy(Protocol):
         """A row has left to make room."""
         ...
 
+    def evicted_all(self, hashes: Sequence[bytes], uses: U8) -> None:
+        """The same of many."""
+        ...
+
     def full(self, rows: int) -> None:
         """Somebody needs room while there are so many rows."""
         ...
@@ -109,6 +113,9 @@ class LeastRecentlyUsed:
         """Of no interest."""
 
     def evicted(self, block_hash: bytes, uses: int) -> None:
+        """Of no interest."""
+
+    def evicted_all(self, hashes: Sequence[bytes], uses: U8) -> None:
         """Of no interest."""
 
     def full(self, rows: int) -> None:
@@ -239,6 +246,27 @@ class OrderedRows:
             heapq.heapreplace(self._open, (-self._depth_of(row), row))  # the row's number was used again
         return self._open_score, heapq.heappop(self._open)[1]
 
+    def next_entries(self, count: int) -> tuple[int, list[tuple[float, int]]] | None:
+        """Score of the next entry, and up to `count` entries of that score in order, (-depth, row) each. They stay:
+        see `drop_entries`."""
+        key = self._calendar.first_key()
+        if not self._open or (key is not None and key < self._open_score):
+            popped = self.pop()
+            if popped is None:
+                return None
+            self.push(*popped)
+            if not self._open:  # it was the only one of its score, and is back in the calendar
+                self._open_score, row = popped[0], self._calendar.pop()
+                self._open = [(-self._depth_of(row), row)]
+        self._open.sort()
+        self._open[:count] = [(-self._depth_of(row), row) for _, row in self._open[:count]]
+        self._open.sort()
+        return self._open_score, self._open[:count]
+
+    def drop_entries(self, count: int) -> None:
+        """Takes the first so many that next_entries named."""
+        del self._open[:count]
+
     def peek(self) -> int | None:
         """The row that pop would most likely give."""
         key = self._calendar.first_key()
@@ -289,6 +317,17 @@ class LeveledRows:
         first = rows.first_score()
         self._first_scores[level] = inf if first is None else first
         return popped
+
+    def next_entries(self, level: int, count: int) -> tuple[int, list[tuple[float, int]]] | None:
+        """See OrderedRows."""
+        return self._levels[level].next_entries(count)
+
+    def drop_entries(self, level: int, count: int) -> None:
+        """See OrderedRows."""
+        rows = self._levels[level]
+        rows.drop_entries(count)
+        first = rows.first_score()
+        self._first_scores[level] = inf if first is None else first
 
     def peek(self) -> int | None:
         """The row that goes next, most likely."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from moonpool.schemas.histogram import Log2Histogram
 
 AGE_UNIT_S = 1.0
@@ -29,6 +32,11 @@ class Evictions:
         """A row has made room. `age_s`: since its last use."""
         self.by_reason[reason] += 1
         self.ages.add(max(0.0, age_s))
+
+    def evicted_all(self, reason: Reason, ages_s: NDArray[np.float64]) -> None:
+        """Rows have made room."""
+        self.by_reason[reason] += len(ages_s)
+        self.ages.add_all(np.maximum(ages_s, 0.0))
 
     @property
     def rows(self) -> int:

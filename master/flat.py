@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.master.columns import NO_ROW, view
+from moonpool.master.columns import NO_ROW, NO_SEGMENT, view
+from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
-from moonpool.master.eviction import USES_MAX, EvictionPolicy
+from moonpool.master.eviction import FIRST_VICTIM, USES_MAX, EvictionPolicy
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import I64
+
+F64 = NDArray[np.float64]
 
 ADOPTED_MIN = 4
 """Fewer rows are made one by one: arrays cost more to set up."""
@@ -86,6 +89,57 @@ class FlatTable(Table):
             view(marks)[cells[cells < len(marks)]] = 1
         self.candidates.add_new(rows, uses, segment, now_s)
         return True
+
+    def evictable(self, rows: I64, segment: int, level: int, score: int, now_s: float) -> NDArray[np.bool_]:
+        """See Table."""
+        if self.world != 1:
+            return np.zeros(len(rows), dtype=np.bool_)
+        levels = np.array([self.policy.level(uses) for uses in range(USES_MAX + 1)])
+        good: NDArray[np.bool_] = (
+            (view(self.which)[rows] == segment)
+            & (view(self.leased_until_s)[rows] <= now_s)
+            & (view(self._soft_until_s)[rows] <= now_s)
+            & (levels[view(self.uses)[rows]] == level)
+        )
+        if score != FIRST_VICTIM:
+            good &= np.floor(view(self.last_use_s)[rows]) <= score
+        once = np.zeros(len(rows), dtype=np.bool_)
+        once[np.unique(rows, return_index=True)[1]] = True
+        if len(self.pins):
+            good &= ~np.isin(rows, self.pins.rows())
+        return good & once
+
+    def bytes_of(self, rows: I64) -> I64:
+        """See Table."""
+        if self.lengths is None:
+            return np.full(len(rows), self.spec.shard_bytes[0], dtype=np.int64)
+        sizes: I64 = view(self.lengths)[rows].astype(np.int64)
+        return sizes
+
+    def last_uses_s(self, rows: I64) -> F64:
+        """When each was last used."""
+        times_s: F64 = view(self.last_use_s)[rows]
+        return times_s
+
+    def discard_alike(self, rows: I64, segment: int, drops: DropBatch) -> None:
+        """See Table."""
+        numbers: list[int] = rows.tolist()
+        hashes = [self.hashes[row] for row in numbers]
+        self.policy.evicted_all(hashes, view(self.uses)[rows])
+        slots, generations = view(self.slots)[rows].tolist(), view(self.generations)[rows].tolist()
+        drops.add_rows(segment, self.keyspace, hashes, slots, generations)
+        self.count_copies(segment, -len(numbers))
+        view(self.which)[rows] = NO_SEGMENT
+        view(self.committed)[rows] = 0
+        view(self.ready)[rows] = 0
+        view(self.leased_until_s)[rows] = view(self._soft_until_s)[rows] = 0.0
+        self.rows.remove_all(hashes)
+        for row in numbers:
+            self.hashes[row] = b""
+        for special in (self.doubted, self.doomed):
+            for row in special.keys() & set(numbers):
+                del special[row]
+        self.columns.give_many(numbers)
 
     def rows_of(self, entries: EntryColumns, now_s: float) -> list[int]:
         """Finds rows; makes those that are new."""

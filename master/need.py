@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from moonpool.master.chained import ChainedTable
 from moonpool.master.drops import DropBatch
 from moonpool.master.evictions import Evictions, Reason
+from moonpool.master.flat import FlatTable
 from moonpool.master.table import Table
 from moonpool.master.victims import Budget
 
@@ -66,8 +67,8 @@ class Room:
             _, index = heads[0]
             table = tables[index]
             rival = min((head[0] for head in heads[1:3]), default=None)  # the heap's second is among these
-            while self._wanting() and (row := self._pop_leaf(table, rival)) is not None:
-                self._evict(table, row, Reason.LEAF)
+            while self._wanting() and self._evict_next(table, rival):
+                pass
             worth = table.candidates.first_worth(self._segment)
             if worth is None:
                 heapq.heappop(heads)
@@ -85,6 +86,29 @@ class Room:
 
     def _pop_trunk(self, table: Table) -> list[int] | None:
         return table.candidates.pop_trunk(self._segment, self._now_s, self._budget)
+
+    def _evict_next(self, table: Table, worth_max: float | None) -> bool:
+        """Evicts the next leaf, or hundreds at once where rows stand alone. False: there is none."""
+        if isinstance(table, FlatTable) and table.world == 1 and self._evict_alike(table, worth_max):
+            return True
+        row = self._pop_leaf(table, worth_max)
+        if row is not None:
+            self._evict(table, row, Reason.LEAF)
+        return row is not None
+
+    def _evict_alike(self, table: FlatTable, worth_max: float | None) -> bool:
+        """Whether candidates were looked at."""
+        want_bytes = self._want_bytes - self.freed_bytes
+        rows, others = table.candidates.pop_alike(
+            self._segment, want_bytes, worth_max, self._now_s, self._budget
+        )
+        if len(rows):
+            self.freed_bytes += int(table.bytes_of(rows).sum())
+            self._evictions.evicted_all(Reason.LEAF, self._now_s - table.last_uses_s(rows))
+            table.traffic.evicted_blocks += len(rows)
+            table.discard_alike(rows, self._segment, self._offers[table])
+        table.candidates.refile(others, self._segment, self._now_s)
+        return len(rows) + len(others) > 0
 
     def _evict(self, table: Table, row: int, reason: Reason) -> None:
         self.freed_bytes += table.bytes_on(row, self._segment)

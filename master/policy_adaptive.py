@@ -96,6 +96,11 @@ class AdaptiveCredit:
         """A row has left to make room."""
         self._ghosts.put(_name(block_hash), min(uses, USES_MAX))
 
+    def evicted_all(self, hashes: Sequence[bytes], uses: U8) -> None:
+        """The same of many."""
+        packed = np.frombuffer(b"".join(hashes), dtype="<u8")
+        self._ghosts.put_all(packed[:: len(hashes[0]) // 8], np.minimum(uses, USES_MAX))
+
     def full(self, rows: int) -> None:
         """Somebody needs room while the pool holds so many rows."""
         if self._mask and rows // (self._mask + 1) < SHADOW_ROWS_MAX // 16:

@@ -55,3 +55,10 @@ class Ghosts:
         slots[index[known]] = 0
         uses: U8 = np.where(known, found & ((1 << _USES_BITS) - 1), 0).astype(np.uint8)
         return uses
+
+    def put_all(self, names: U64, uses: U8) -> None:
+        """Rows with so many uses have left."""
+        slots = view(self._slots)
+        tags = (names >> np.uint64(_TAG_SHIFT)) & np.uint64((1 << _TAG_BITS) - 1)
+        values = (tags << np.uint64(_USES_BITS)) | uses
+        slots[names & np.uint64(len(slots) - 1)] = values

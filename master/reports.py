@@ -57,6 +57,8 @@ def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: S
 
 
 def _free(table: Table, segment: int, op: Freed, step: Step) -> None:
+    if (table.rows.find(op.hashes, table.spec.hash_bytes) == NO_ROW).all():
+        return  # as after every eviction
     freed = read_locations(op, table.spec)
     places = zip(freed.hashes, freed.ranks, freed.slots, freed.generations, strict=True)
     for block_hash, rank, slot, generation in places:

@@ -122,6 +122,18 @@ class Table(ABC):
         step. False, and nothing is changed, where that isn't so, or isn't worth it."""
         return False
 
+    def evictable(self, rows: I64, segment: int, level: int, score: int, now_s: float) -> NDArray[np.bool_]:
+        """Which rows, the first time they are named, are what their entries in the queue say and protected by nothing."""
+        raise NotImplementedError
+
+    def bytes_of(self, rows: I64) -> I64:
+        """Payload bytes of each row's only copy."""
+        raise NotImplementedError
+
+    def discard_alike(self, rows: I64, segment: int, drops: DropBatch) -> None:
+        """`discard` of rows that `evictable` has passed."""
+        raise NotImplementedError
+
     def parent_of(self, row: int) -> bytes:
         """Hash of the row that this one hangs on; empty where there is none in this table."""
         return b""

@@ -10,7 +10,7 @@ import numpy as np
 
 from moonpool.master.columns import view
 from moonpool.master.eviction import FIRST_VICTIM, EvictionPolicy, UnreadyRows, VictimQueue, tick_of
-from moonpool.schemas.packed import U8
+from moonpool.schemas.packed import I64, U8
 
 if TYPE_CHECKING:
     from moonpool.master.table import Table
@@ -24,6 +24,12 @@ UNREADY_S = 60.0
 RETRY_S = 10.0
 """When a trunk that could not be peeled is looked at again."""
 
+
+ALIKE_MIN = 8
+ALIKE_MAX = 4096
+"""Victims that are looked at together."""
+
+_NO_ROWS: I64 = np.zeros(0, dtype=np.int64)
 
 ENTRIES_SPARE = 16384
 """A queue is made anew where it has more entries than this, and than two a copy: the others are stale."""
@@ -212,6 +218,40 @@ class Candidates:
                 rows = calendar.take()
                 budget.spend(len(rows))
                 for row in rows:
+                    queue.awake.push(self.level(row), self.score(row, now_s), row)
+
+    def pop_alike(
+        self, segment: int, want_bytes: int, worth_max: float | None, now_s: float, budget: Budget
+    ) -> tuple[I64, I64]:
+        """Takes the next entries of equal score and level in one step: the rows that may be evicted, of up to
+        `want_bytes` together, and those that must be put back with `refile` once these are gone. Both empty: there
+        are too few for it. For tables whose rows stand alone, in one copy each."""
+        table, queue = self._table, self.queues[segment]
+        first = queue.awake.first()
+        if first is None or (worth_max is not None and first[0] > worth_max):
+            return _NO_ROWS, _NO_ROWS
+        found = queue.awake.next_entries(first[1], min(ALIKE_MAX, max(budget.rows, 0)))
+        if found is None or len(found[1]) < ALIKE_MIN:
+            return _NO_ROWS, _NO_ROWS
+        score, entries = found
+        rows: I64 = np.array([row for _, row in entries], dtype=np.int64)
+        good = table.evictable(rows, segment, first[1], score, now_s)
+        # One that was used since, or whose number was given to another row, has another depth now.
+        good &= view(table.last_use_s)[rows] == np.array([before for before, _ in entries])
+        sizes = np.cumsum(np.where(good, table.bytes_of(rows), 0))
+        end = min(len(rows), int(np.searchsorted(sizes, want_bytes)) + 1)
+        budget.spend(end)
+        queue.awake.drop_entries(first[1], end)
+        return rows[:end][good[:end]], rows[:end][~good[:end]]
+
+    def refile(self, rows: I64, segment: int, now_s: float) -> None:
+        """Puts candidates where they belong now."""
+        queue = self.queues[segment]
+        for row in rows.tolist():
+            if self._stays_candidate(row, segment, now_s):
+                if self._table.soft_until_s(row) > now_s:
+                    queue.doze(row, self._table.soft_until_s(row))
+                else:
                     queue.awake.push(self.level(row), self.score(row, now_s), row)
 
     def pop_leaf(self, segment: int, worth_max: float | None, now_s: float, budget: Budget) -> int | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class Log2Histogram:
     """Bucket i counts values below `unit` * 2**i (and not below the bucket before); the last one takes the rest."""
@@ -19,6 +22,15 @@ class Log2Histogram:
         counts = self.counts
         counts[bucket if bucket < len(counts) else -1] += 1
         self.sum += value
+
+    def add_all(self, values: NDArray[np.float64]) -> None:
+        """Counts values of 0 or more."""
+        buckets = np.frexp(np.floor(values / self.unit))[
+            1
+        ]  # the exponent is what bit_length is for an integer
+        added = np.bincount(np.minimum(buckets, len(self.counts) - 1), minlength=len(self.counts))
+        self.counts = [before + more for before, more in zip(self.counts, added.tolist(), strict=True)]
+        self.sum += float(values.sum())
 
     @property
     def count(self) -> int:

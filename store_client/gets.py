@@ -164,8 +164,10 @@ class Getter:
     ) -> None:
         statuses[index] = Status.FAILED
         tasks = []
-        for segment in np.unique(places.which[index]).tolist():
-            mine = index[places.which[index] == segment]
+        which = places.which[index]
+        alike = len(which) > 0 and bool((which == which[0]).all())  # the usual case, without sorting
+        for segment in [int(which[0])] if alike else np.unique(which).tolist():
+            mine = index if alike else index[which == segment]
             name = places.segments[segment]
             tasks.append(partial(self._read_segment, name, wanted, places, mine, statuses, deadline_s))
         self._workers.run(tasks, deadline_s)
@@ -190,7 +192,7 @@ class Getter:
             slots=places.slots[index],
             generations=places.generations[index],
             lengths=places.lengths[index],
-            into=wanted.into.take(index),
+            into=wanted.into if len(index) == wanted.into.count else wanted.into.take(index),
             verify=self._verify,
         )
         statuses[index] = link.read(batch, deadline_s)

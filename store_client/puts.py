@@ -122,7 +122,6 @@ class PutPart:
     def batch(self, first: int, end: int) -> WriteBatch:
         """Blocks first to end, for a node."""
         chained = self.kind is Kind.CHAINED
-        index = np.arange(first, end)
         item = BeginItem(
             keyspace=self.keyspace,
             rank=self.rank,
@@ -133,7 +132,9 @@ class PutPart:
             keys=list(self.keys[first:end]),
             shard=self.shard,
         )
-        return WriteBatch(item, self.lengths[first:end], self.source.take(index), self.visible)
+        whole = end - first == self.source.count
+        source = self.source if whole else self.source.take(np.arange(first, end))
+        return WriteBatch(item, self.lengths[first:end], source, self.visible)
 
 
 def _key_bytes(keys: Sequence[str]) -> list[int]:

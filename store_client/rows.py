@@ -109,7 +109,7 @@ class RowCalls:
                 hashes=rows.hashes[first:end],
                 run_root=b"",
                 lengths=lengths[first:end],
-                source=values.take(np.arange(first, end)),
+                source=values if end - first == count else values.take(np.arange(first, end)),
                 keys=rows.keys[first:end],
                 visible=visible,
             )
@@ -145,7 +145,9 @@ class RowCalls:
         fits = places.lengths <= memory.lengths()
         statuses = np.where(there, np.uint8(Status.TOO_LARGE), np.uint8(Status.MISSING))
         index = np.flatnonzero(there & fits)
-        into = trim(memory.take(index), places.lengths[index])
+        into = memory if len(index) == count else memory.take(index)
+        if not np.array_equal(places.lengths[index], into.lengths()):
+            into = trim(into, places.lengths[index])
         statuses[index] = self._read(rows, places, index, into, deadline_s)
         sizes = np.where(there, places.lengths, 0).tolist()
         return list(map(Got, map(_STATUSES.__getitem__, statuses.tolist()), sizes))
@@ -161,11 +163,11 @@ class RowCalls:
     def _read(
         self, rows: Rows, places: Places, index: NDArray[np.intp], into: Fragments, deadline_s: float
     ) -> U8:
-        mine = Rows(rows.keyspace, rows.rank, [rows.hashes[i] for i in index.tolist()])
-        wanted = Wanted(rows.keyspace, rows.rank, mine.hashes, into, places.lengths[index])
-        return self._getter.read(
-            wanted, places.take(index), lambda: self.locate(mine, deadline_s), deadline_s
-        )
+        if len(index) < len(rows.hashes):
+            rows = Rows(rows.keyspace, rows.rank, [rows.hashes[i] for i in index.tolist()])
+            places = places.take(index)
+        wanted = Wanted(rows.keyspace, rows.rank, rows.hashes, into, places.lengths)
+        return self._getter.read(wanted, places, lambda: self.locate(rows, deadline_s), deadline_s)
 
 
 def _edges(lengths: U64, keys: Sequence[str]) -> list[int]:

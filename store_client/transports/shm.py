@@ -165,7 +165,7 @@ class ShmTransport:
     # ------------------------------------------------------------ reading
 
     def _read_chunk(self, batch: ReadBatch, index: NDArray[np.intp], starts: U64) -> U8:
-        into = batch.into.take(index)
+        into = batch.into if len(index) == batch.into.count else batch.into.take(index)
         engine, host, sizes = coalesce(into.addresses, slot_side(into, starts), into.sizes)
         self._copier.to_engine(engine, host, sizes)
         headers = self._segment.headers(batch.slots[index])

@@ -112,7 +112,7 @@ class TcpTransport:
         request = LaneRead(
             pack_u32(batch.slots[index]), pack_u64(batch.generations[index]), pack_u64(batch.lengths[index])
         )
-        into = batch.into.take(index)
+        into = batch.into if len(index) == batch.into.count else batch.into.take(index)
         spec = self._spec_of(batch.keyspace)
         statuses, headers = self._lanes.exchange(
             lambda lane: lane.read(request, into, deadline_s), spec, deadline_s
