@@ -31,7 +31,8 @@ HOT = Extension(
     ["store_client/hot.c"],
     optional=True,
     py_limited_api=True,
-    extra_compile_args=["-O3"],
+    extra_compile_args=["-O3", "-pthread"],
+    extra_link_args=["-pthread"],
 )
 
 setup(

@@ -7,6 +7,7 @@ random order; so neither fragments nor objects are neighbours.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PAGE_BYTES = 4096
+MADV_POPULATE_WRITE = 23  # Linux 5.14
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,10 @@ class Arena:
         with path.open("r+b") as file:
             self._mmap = mmap.mmap(file.fileno(), 2 * half_bytes)
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._mmap, dtype=np.uint8)
+        # An engine has its memory in its page tables long before. Some stores see to that when memory is registered,
+        # and would look better than others only for that.
+        with contextlib.suppress(OSError):  # older kernels can't
+            self._mmap.madvise(MADV_POPULATE_WRITE)
         self.address: int = self.bytes.ctypes.data
         self.total_bytes = 2 * half_bytes
 

@@ -33,8 +33,8 @@ class Scale:
 
 FULL = Scale(
     quick=False,
-    samples=11,
-    case_s=4.0,
+    samples=9,
+    case_s=2.5,
     pool_bytes=1280 << 20,
     arena_bytes=513 << 20,
     sizes={"64k": 64 << 10, "256k": 256 << 10, "1m": 1 << 20, "4m": 4 << 20},

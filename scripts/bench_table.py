@@ -1,4 +1,4 @@
-"""The table of docs/benchmarks.md from what `moonpool bench --json` printed: `bench_table.py FILE > part.md`.
+"""The table of docs/benchmarks.md from what `moonpool bench --json` printed: `bench_table.py FILE... > part.md`.
 
 One row a case; Moonpool, Mooncake Store and the machine's limit beside each other.
 """
@@ -53,7 +53,9 @@ def _times(ratio: float | None) -> str:
 
 def main() -> None:
     """Prints the Markdown."""
-    print("\n".join(lines(json.loads(Path(sys.argv[1]).read_text()))))
+    documents = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
+    whole = {**documents[0], "cases": [case for document in documents for case in document["cases"]]}
+    print("\n".join(lines(whole)))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -15,6 +16,8 @@
 /* ------------------------------------------------------------------ copies */
 
 #define KEEP_LOCK_BELOW_BYTES (128 << 10)
+#define THREAD_BYTES_MIN (2 << 20) /* starting a thread takes as long as copying a tenth of this */
+#define THREADS_MAX 4
 
 static int view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count) {
     if (PyObject_GetBuffer(object, view, flags | PyBUF_C_CONTIGUOUS) < 0)
@@ -28,11 +31,52 @@ static int view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *co
     return 0;
 }
 
+/* Bytes `first` to `end` of all pieces, counted from the first one's first byte. */
+typedef struct {
+    const uint64_t *to, *from, *sizes;
+    uint64_t first, end;
+    pthread_t thread;
+} Share;
+
+static void *copy_share(void *argument) {
+    const Share *share = argument;
+    uint64_t at = 0;
+    for (size_t i = 0; at < share->end; at += share->sizes[i++]) {
+        uint64_t next = at + share->sizes[i];
+        if (next <= share->first)
+            continue;
+        uint64_t skipped = at < share->first ? share->first - at : 0;
+        uint64_t stop = next < share->end ? next : share->end;
+        memmove((void *)(uintptr_t)(share->to[i] + skipped), (const void *)(uintptr_t)(share->from[i] + skipped),
+                stop - at - skipped);
+    }
+    return NULL;
+}
+
+static void copy_all(const uint64_t *to, const uint64_t *from, const uint64_t *sizes, uint64_t total, long threads) {
+    Share shares[THREADS_MAX];
+    uint64_t wanted = total / THREAD_BYTES_MIN;
+    int count = (int)(wanted < (uint64_t)threads ? wanted : (uint64_t)threads), started = 1;
+    count = count < 1 ? 1 : count > THREADS_MAX ? THREADS_MAX : count;
+    for (int i = 0; i < count; i++) {
+        uint64_t first = total / count * i, end = i + 1 < count ? total / count * (i + 1) : total;
+        shares[i] = (Share){to, from, sizes, first, end, 0};
+    }
+    while (started < count && !pthread_create(&shares[started].thread, NULL, copy_share, &shares[started]))
+        started++;
+    for (int i = started; i < count; i++) /* no thread to be had */
+        copy_share(&shares[i]);
+    copy_share(&shares[0]);
+    while (--started)
+        pthread_join(shares[started].thread, NULL);
+}
+
 static PyObject *copy_pieces(PyObject *self, PyObject *arguments) {
     PyObject *objects[3];
+    long threads;
     Py_buffer views[3];
     Py_ssize_t counts[3];
-    if (!PyArg_ParseTuple(arguments, "OOO", &objects[0], &objects[1], &objects[2]))
+    if (!PyArg_ParseTuple(arguments, "OOOl", &objects[0], &objects[1], &objects[2], &threads))
         return NULL;
     for (int i = 0; i < 3; i++)
         if (view_u64(objects[i], &views[i], PyBUF_SIMPLE, &counts[i]) < 0) {
@@ -48,8 +92,7 @@ static PyObject *copy_pieces(PyObject *self, PyObject *arguments) {
             total += sizes[i];
         /* Taking the lock again would cost more than a short copy. */
         PyThreadState *thread = total < KEEP_LOCK_BELOW_BYTES ? NULL : PyEval_SaveThread();
-        for (Py_ssize_t i = 0; i < counts[0]; i++)
-            memmove((void *)(uintptr_t)to[i], (const void *)(uintptr_t)from[i], sizes[i]);
+        copy_all(to, from, sizes, total, threads < 1 ? 1 : threads);
         if (thread)
             PyEval_RestoreThread(thread);
     } else

@@ -24,6 +24,9 @@ else:
 
 KEY_HASH_BYTES = 16
 
+COPY_THREADS = min(4, os.cpu_count() or 1)
+"""Of one large copy. Two cores reach the memory's speed together, and get a busy machine's time twice as often."""
+
 
 def hash_keys(keys: Sequence[str], bytes_max: int) -> bytes | int:
     """Packed row names of key texts (schemas/keyspace.py: object_hash); where one isn't text of 1 to `bytes_max`
@@ -51,8 +54,10 @@ def flatten(lists: Sequence[Sequence[Any]]) -> U64 | None:
 
 
 def copy_pieces(to: U64, source: U64, sizes: U64) -> None:
-    """Copies memory, piece by piece, without the interpreter lock where it is much. Only where HOT."""
-    _hot.copy_pieces(np.ascontiguousarray(to), np.ascontiguousarray(source), np.ascontiguousarray(sizes))
+    """Copies memory, piece by piece; without the interpreter lock, and in several threads, where it is much. Only
+    where HOT."""
+    columns = (np.ascontiguousarray(to), np.ascontiguousarray(source), np.ascontiguousarray(sizes))
+    _hot.copy_pieces(*columns, COPY_THREADS)
 
 
 def python_hash_keys(keys: Sequence[str], bytes_max: int) -> bytes | int:

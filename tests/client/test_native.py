@@ -63,7 +63,7 @@ def test_columns_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("hot", [pytest.param(True, marks=needs_c), False])
-@pytest.mark.parametrize("size", [1, 300, 4096, 200_000])
+@pytest.mark.parametrize("size", [1, 300, 4096, 200_000, 3_000_001])
 def test_pieces_are_copied(monkeypatch: pytest.MonkeyPatch, hot: bool, size: int) -> None:
     monkeypatch.setattr(native, "HOT", hot)
     rng = np.random.default_rng(1)
@@ -87,3 +87,18 @@ def test_integers_are_flattened(flatten) -> None:  # type: ignore[no-untyped-def
 @pytest.mark.parametrize("bad", [-1, 1 << 64, 1.5, True, None, "1"])
 def test_what_is_no_u64_is_left_to_others(flatten, bad) -> None:  # type: ignore[no-untyped-def]
     assert flatten([[1, 2], [bad]]) is None
+
+
+@needs_c
+def test_shares_of_threads_cut_pieces_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "COPY_THREADS", 4)
+    rng = np.random.default_rng(2)
+    lengths = [1, 5_000_000, 0, 3, 2_999_999, 1_000_001, 7]
+    source = rng.integers(0, 256, sum(lengths), dtype=np.uint8)
+    target = np.zeros_like(source)
+    sizes = np.array(lengths, dtype=np.uint64)
+    starts = np.cumsum(sizes) - sizes
+    to, origin = np.uint64(target.ctypes.data) + starts, np.uint64(source.ctypes.data) + starts
+    native.copy_pieces(to, origin, sizes)
+    assert np.array_equal(target, source)
+    native.copy_pieces(to[:0], origin[:0], sizes[:0])
