@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from moonpool.master.eviction import tick_after, tick_of
+from moonpool.master.victim_queues import tick_after, tick_of
 
 PROMISES_MAX = 1 << 18
 Key = tuple[bytes, int, bytes]

@@ -6,8 +6,8 @@ from collections import Counter
 
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW, NO_SEGMENT
-from moonpool.master.eviction import VictimQueue
 from moonpool.master.table import Table
+from moonpool.master.victim_queues import VictimQueue
 from moonpool.schemas.runs import run_start
 
 

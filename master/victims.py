@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from moonpool.master.columns import view
-from moonpool.master.eviction import FIRST_VICTIM, EvictionPolicy, UnreadyRows, VictimQueue, tick_of
+from moonpool.master.eviction import FIRST_VICTIM, EvictionPolicy
+from moonpool.master.victim_queues import UnreadyRows, VictimQueue, tick_of
 from moonpool.schemas.packed import I64, U8
 
 if TYPE_CHECKING:
