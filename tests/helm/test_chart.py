@@ -229,25 +229,14 @@ def test_prometheus_scrapes_each_pod_once_and_may(chart: Chart) -> None:
 
 
 def test_rules_and_dashboards_are_those_of_the_files(chart: Chart) -> None:
-    """Where there are any; a chart without them says so rather than installing nothing."""
-    for switch, pattern, kind in (
-        ("prometheusRule", "*.yaml", "PrometheusRule"),
-        ("grafana", "*.json", "ConfigMap"),
-    ):
-        values = {"monitoring": {switch: {"enabled": True}}}
-        files = sorted(CHART.glob(f"files/{pattern}"))
-        if not files:
-            with pytest.raises(Refused, match="packaged without"):
-                chart.render(values)
-        elif kind == "PrometheusRule":
-            groups = [group for file in files for group in yaml.safe_load(file.read_text())["groups"]]
-            assert chart.render(values).of(kind)["spec"]["groups"] == groups
-        else:
-            made = chart.render(values).of(kind, "dashboards")
-            assert {name: json.loads(text) for name, text in made["data"].items()} == {
-                file.name: json.loads(file.read_text()) for file in files
-            }
-            assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    manifests = chart.render("ha-etcd")
+    rules, dashboards = sorted(CHART.glob("files/*.yaml")), sorted(CHART.glob("files/*.json"))
+    groups = [group for file in rules for group in yaml.safe_load(file.read_text())["groups"]]
+    assert groups and manifests.of("PrometheusRule")["spec"]["groups"] == groups
+    made = manifests.of("ConfigMap", "dashboards")
+    held = {name: json.loads(text) for name, text in made["data"].items()}
+    assert held and held == {file.name: json.loads(file.read_text()) for file in dashboards}
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
 def test_masters_are_named_each_by_itself(chart: Chart) -> None:
