@@ -21,6 +21,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     "mixed": ("mixed_group", "one client beside another one that is greedy"),
     "recovery": ("recovery_group", "a master that is killed and started again"),
     "memory": ("memory_group", "bytes of master memory a block"),
+    "takeover": ("takeover_group", "how soon a killed master with many blocks answers again from its file"),
     "vllm": ("vllm_group", "what the connector costs vLLM on a cold pool (minutes)"),
 }
 """Name, module of moonpool.benchmarks, and what it measures."""

@@ -70,8 +70,9 @@ def chain_entries(keyspace: bytes, chain: list[bytes], world: int, first_slot: i
 class PaperNode:
     """Announces itself at once; `report` sends operations; `close` ends its inventory for good."""
 
-    def __init__(self, address: str, spec: KeyspaceSpec) -> None:
-        self.segment = secrets.token_bytes(8)
+    def __init__(self, address: str, spec: KeyspaceSpec, segment: bytes = b"") -> None:
+        """`segment`: one that an earlier node had; empty: a new one."""
+        self.segment = segment or secrets.token_bytes(8)
         self._sequence = 0
         self._stream = secrets.randbits(62)
         hello = Hello(PROTOCOL_VERSION, "node", "paper")
