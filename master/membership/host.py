@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 
 from moonpool.master.core import MasterCore
 from moonpool.master.handler import MasterHandler
 from moonpool.master.hard_requests import HardRequests
 from moonpool.master.membership.view import ClusterView
+from moonpool.schemas.errors import MoonpoolError
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
 
 
 class CoreHost:
@@ -27,7 +33,15 @@ class CoreHost:
 
     async def load(self, shard: int, epoch: int) -> None:
         """See ShardHost."""
-        await self._hard.recover(shard)
+        while (shard, epoch) in self._core.shards.claims:
+            try:
+                await self._hard.recover(shard)
+                break
+            except (
+                MoonpoolError
+            ) as error:  # it answers lookups, and nothing of it changes before this has worked
+                log.warning("shard %d: its hard state can't be read: %s", shard, error)
+                await asyncio.sleep(RETRY_S)
         if (shard, epoch) in self._core.shards.claims:
             self._core.shards.loaded(shard)
             self._hard.logs_own(shard)
