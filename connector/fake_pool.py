@@ -14,6 +14,7 @@ from moonpool.schemas.errors import DeadlineExceeded, KeyspaceUnknown, Unavailab
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import Status
 from moonpool.schemas.packed import U8
+from moonpool.store_client.telemetry import Telemetry
 
 Key = tuple[bytes, int, bytes]
 
@@ -106,6 +107,10 @@ class FakePool:
     def prepare(self, *, timeout_s: float | None = None) -> int:
         """Nothing to prepare."""
         return 0
+
+    def take_telemetry(self) -> Telemetry:
+        """As a client whose only master is this one."""
+        return Telemetry(open_breakers={"master": int(self.away), "node": 0})
 
     def close(self) -> None:
         """Nothing to close."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import U8
 from moonpool.store_client.blocks import BlockGet, BlockPut
+from moonpool.store_client.telemetry import Telemetry
 
 __all__ = ["BlockGet", "BlockPut", "PoolClient"]
 
@@ -49,6 +50,10 @@ class PoolClient(Protocol):
 
     def prepare(self, *, timeout_s: float | None = None) -> int:
         """Maps and pins what first transfers would wait for; may take seconds."""
+        ...
+
+    def take_telemetry(self) -> Telemetry:
+        """What transfers took since the last call, and which peers failed lately. Asks nobody."""
         ...
 
     def close(self) -> None:

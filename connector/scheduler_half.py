@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from moonpool.connector.counters import Counters
+from moonpool.connector.counters import Counters, Stats
 from moonpool.connector.groups import GroupPlan
 from moonpool.connector.identity import BASE_MODEL, Identity
 from moonpool.connector.lookups import Lease, Lookups
@@ -54,9 +54,11 @@ class SchedulerHalf:
         ranks: int,
         identity: IdentityMaker,
         counters: Counters,
+        client_stats: Callable[[], Stats] = dict,
     ) -> None:
-        """`ranks`: workers of this engine (one data-parallel replica)."""
+        """`ranks`: workers of this engine (one data-parallel replica). `client_stats`: of the client behind `lookups`."""
         self.counters = counters
+        self._client_stats = client_stats
         self._plan = plan
         self._settings = settings
         self._roles = roles
@@ -133,6 +135,10 @@ class SchedulerHalf:
         self.counters.add("match_hit_tokens", tokens)
         self._lookups.renew(self._leases(tracked))
 
+    def take_stats(self) -> Stats:
+        """What was counted since the last call."""
+        return self.counters.take() | self._client_stats()
+
     def finish(self, request: EngineRequest, table: BlockTable) -> None:
         """The request is over; its blocks are freed after this call. `table`: of its computed tokens."""
         request_id = request.request_id
@@ -143,7 +149,7 @@ class SchedulerHalf:
         if self._roles.saves and request_id not in self._loads:
             self._draft(tracked, table, request.num_computed_tokens)
             left = self._saves.unsaved_blocks(tracked, request.num_computed_tokens)
-            self.counters.add("save_dropped_blocks", left)
+            self.counters.add("save_dropped_blocks", left, "late")
         del self._tracked[request_id]
         self._meta.forget.append(request_id)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moonpool.connector.callers import calling_object
+from moonpool.connector.client_stats import ClientStats
 from moonpool.connector.counters import Counters
 from moonpool.connector.engine_facts import (
     Parallel,
@@ -89,6 +90,7 @@ def make_scheduler_half(
         ranks=Parallel.of(vllm_config).world,
         identity=identity,
         counters=counters,
+        client_stats=ClientStats(client, "scheduler").take,
     )
 
 

@@ -135,7 +135,7 @@ class MoonpoolStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
     def get_kv_connector_stats(self) -> MoonpoolStats | None:
         """What was counted since the last call."""
         half = self._scheduler or self._worker
-        data = half.counters.take() if half is not None else {}
+        data = half.take_stats() if half is not None else {}
         return MoonpoolStats(data=data) if data else None
 
     def shutdown(self) -> None:

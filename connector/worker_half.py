@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from moonpool.connector.counters import Counters
+from moonpool.connector.client_stats import ClientStats
+from moonpool.connector.counters import Counters, Stats
 from moonpool.connector.groups import GroupPlan
 from moonpool.connector.layout import GroupLayout
 from moonpool.connector.mover import BlockMover, Move, Place, blocks_of
@@ -70,6 +71,7 @@ class WorkerHalf:
         """`layouts`: one a group of the plan. `facts`: this worker's, for a generation. `begin`: first thing in
         each thread."""
         self.counters = Counters()
+        self._client_stats = ClientStats(client, "worker")
         self._plan = plan
         self._settings = settings
         self._client = client
@@ -145,7 +147,7 @@ class WorkerHalf:
             moves = [self._move(transfer) for transfer in meta.job.transfers]
             if not self._saves.submit(_SaveJob(meta.job.job_id, moves, fence())):
                 outcome = _failed(moves, "DROPPED")
-                self.counters.add("save_dropped_blocks", len(outcome.in_pool))
+                self.counters.add("save_dropped_blocks", len(outcome.in_pool), "queue")
                 self._saves_done.append((meta.job.job_id, outcome))
         for request_id in meta.forget:
             self._chains.pop(request_id, None)
@@ -175,6 +177,10 @@ class WorkerHalf:
             self._told.jobs[job_id] = outcome
         report, self._told = self._told, WorkerReport()
         return None if report.empty else report
+
+    def take_stats(self) -> Stats:
+        """What was counted since the last call."""
+        return self.counters.take() | self._client_stats.take()
 
     def close(self) -> None:
         """Drops what hasn't begun and ends the threads. The client goes first: calls under way then end soon."""
@@ -229,7 +235,8 @@ class WorkerHalf:
         finally:
             self._saves_done.append((job.job_id, outcome))
         self.counters.add("save_jobs")
-        self.counters.add("save_failed_blocks", outcome.in_pool.count(0))
+        for reason, blocks in outcome.reasons.items():
+            self.counters.add("save_failed_blocks", blocks, reason.lower())
         self.counters.add("save_seconds", time.monotonic() - began_s)
 
 

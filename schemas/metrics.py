@@ -1,4 +1,4 @@
-"""Every metric that a master and a node export: the one table that pages, dashboards, alerts and docs are checked by."""
+"""Every metric that a master, a node and an engine export: the one table that pages, dashboards, alerts and docs are checked by."""
 
 from __future__ import annotations
 
@@ -128,6 +128,53 @@ NODE_METRICS: dict[str, Metric] = {
     "moonpool_node_report_streams_total": _counter("report streams begun: each is a full inventory"),
     "moonpool_node_master_connected": _gauge("1 while a master takes this node's reports"),
     "moonpool_node_stale_orders_total": _counter("orders of deposed masters, refused"),
+}
+
+
+ENGINE_PREFIX = "vllm:moonpool_"
+"""Engines export through vLLM's registry, with vLLM's labels before ours."""
+
+ENGINE_METRICS: dict[str, Metric] = {
+    # lookups
+    "vllm:moonpool_match_requests_total": _counter("requests that asked the pool"),
+    "vllm:moonpool_match_hit_tokens_total": _counter("tokens that the pool offered and the engine took"),
+    "vllm:moonpool_match_timeouts_total": _counter("requests that gave up waiting for the pool's answer"),
+    "vllm:moonpool_match_failures_total": _counter("questions that no master answered"),
+    "vllm:moonpool_match_dropped_total": _counter("questions dropped because the queue was full"),
+    "vllm:moonpool_renewals_total": _counter("lease renewals sent"),
+    # loads
+    "vllm:moonpool_load_requests_total": _counter("requests that loaded blocks"),
+    "vllm:moonpool_load_blocks_total": _counter("blocks loaded"),
+    "vllm:moonpool_load_failed_blocks_total": _counter(
+        "blocks that were to be loaded and were computed instead"
+    ),
+    "vllm:moonpool_load_bytes_total": _counter("bytes loaded"),
+    "vllm:moonpool_load_seconds_total": _counter("time spent loading"),
+    # saves
+    "vllm:moonpool_save_jobs_total": _counter("save jobs done"),
+    "vllm:moonpool_save_blocks_total": _counter("blocks written to the pool"),
+    "vllm:moonpool_save_known_blocks_total": _counter("blocks that the pool had already"),
+    "vllm:moonpool_save_bytes_total": _counter("bytes written to the pool"),
+    "vllm:moonpool_save_seconds_total": _counter("time spent saving"),
+    "vllm:moonpool_save_failed_blocks_total": _counter("blocks that the pool did not take", "reason"),
+    "vllm:moonpool_save_dropped_blocks_total": _counter(
+        "blocks never offered: a worker's queue was full (queue), or no job had room before their request was over "
+        "(late)",
+        "reason",
+    ),
+    # between the engine and nodes
+    "vllm:moonpool_transfer_seconds": _histogram(
+        "time of one call to a node that moved blocks", "transport", "direction"
+    ),
+    "vllm:moonpool_transfer_bytes_total": _counter(
+        "payload bytes between the engine and nodes", "transport", "direction"
+    ),
+    "vllm:moonpool_transfer_failures_total": _counter(
+        "calls to a node through which nothing went", "transport", "direction"
+    ),
+    "vllm:moonpool_open_breakers": _gauge(
+        "masters or nodes that failed lately and are not asked for the moment", "side", "peer"
+    ),
 }
 
 

@@ -16,12 +16,11 @@ from typing import Any
 import chart_schema
 import typer.main
 
-from moonpool.connector.counters import NAMES
 from moonpool.master.rest import access
 from moonpool.master.rest.app import rest_routes
 from moonpool.schemas.config_load import KINDS
 from moonpool.schemas.errors import CODES
-from moonpool.schemas.metrics import MASTER_METRICS, NODE_METRICS, Metric
+from moonpool.schemas.metrics import ENGINE_METRICS, MASTER_METRICS, NODE_METRICS, Metric
 from moonpool.schemas.units import format_size
 from moonpool.store_client.cli.failures import EXIT_CODES, exit_code_of
 from moonpool.store_client.cli.main import app
@@ -130,12 +129,6 @@ def metrics_table(metrics: Mapping[str, Metric]) -> str:
     return table(("metric", "kind", "labels", "what it is"), rows)
 
 
-def connector_metrics_table() -> str:
-    """What vLLM's /metrics shows of the connector."""
-    rows = [(f"`vllm:moonpool_{name}_total`", text) for name, text in NAMES.items()]
-    return table(("metric", "what it counts"), rows)
-
-
 ROLES = {
     access.admin: "admin",
     access.reader: "monitor",
@@ -163,7 +156,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "files": files_text,
     "master-metrics": lambda: metrics_table(MASTER_METRICS),
     "node-metrics": lambda: metrics_table(NODE_METRICS),
-    "connector-metrics": connector_metrics_table,
+    "engine-metrics": lambda: metrics_table(ENGINE_METRICS),
     "endpoints": endpoints_table,
     "doctor": lambda: table(
         ("check", "what it looks at"), ((f"`{name}`", what) for name, what in CHECKS.items())

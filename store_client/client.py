@@ -53,6 +53,7 @@ from moonpool.store_client.own_segment import OwnSegment
 from moonpool.store_client.puts import Putter
 from moonpool.store_client.rows import Got, RowCalls, Rows
 from moonpool.store_client.rpc.credentials import Credentials
+from moonpool.store_client.telemetry import Telemetry
 from moonpool.store_client.transports.staging import Staging
 from moonpool.store_client.workers import Workers
 
@@ -340,6 +341,11 @@ class StoreClient:
         """The master's counters. Raises Unreachable."""
         with self._gate:
             return self._cluster.ask(GetStatus(), StatusReport, self._deadline_s(timeout_s)).facts
+
+    def take_telemetry(self) -> Telemetry:
+        """What transfers took since the last call, and which peers failed lately. Asks nobody."""
+        broken = {"master": self._cluster.open_breakers(), "node": self._nodes.open_breakers()}
+        return Telemetry(self._nodes.counts.take(), broken)
 
     def close(self) -> None:
         """Calls under way fail soon; then frees connections, mappings and threads. Idempotent."""

@@ -317,6 +317,10 @@ class Cluster:
         """For messages to people."""
         return str(self._directory)
 
+    def open_breakers(self) -> int:
+        """Masters that failed lately. Waits for nobody."""
+        return sum(link.failed for link in list(self._links.values()))
+
     def close(self) -> None:
         """Calls under way fail soon."""
         with self._lock:

@@ -28,6 +28,12 @@ class Guard:
         self._breaker = CircuitBreaker(peer, retry_s)
         self._lock = threading.Lock()
 
+    @property
+    def open(self) -> bool:
+        """Whether the peer failed lately, and hasn't been found alive since."""
+        with self._lock:
+            return self._breaker.failures > 0
+
     @contextmanager
     def call(self, start_s: float) -> Iterator[None]:
         """Around one call that began at `start_s`. Raises Unavailable at once where the peer failed lately."""

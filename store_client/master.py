@@ -35,6 +35,11 @@ class MasterLink:
         self._book = book
         self._guard = Guard(address, retry_s)
 
+    @property
+    def failed(self) -> bool:
+        """Whether it failed lately, and hasn't answered since."""
+        return self._guard.open
+
     def ask(self, message: Message, reply: type[Reply], deadline_s: float) -> Reply:
         """The answer, of that type. Raises what the master answers, and Unreachable."""
         try:

@@ -11,9 +11,10 @@ import numpy as np
 
 from moonpool.schemas.errors import MoonpoolError, TransferFailed
 from moonpool.schemas.messages import ClusterMap, GetClusterMap, NodeInfo, Status
-from moonpool.schemas.packed import U8
+from moonpool.schemas.packed import U8, U64
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.guard import Guard
+from moonpool.store_client.telemetry import TransferCounts
 from moonpool.store_client.transports.base import ReadBatch, Transport, WriteBatch
 
 log = logging.getLogger(__name__)
@@ -31,33 +32,46 @@ Connect = Callable[[NodeInfo], Transport]
 class NodeLink:
     """A node's transport behind a circuit breaker. Statuses only: nothing is raised."""
 
-    def __init__(self, info: NodeInfo, transport: Transport, retry_s: float) -> None:
+    def __init__(self, info: NodeInfo, transport: Transport, retry_s: float, counts: TransferCounts) -> None:
         self.info = info
         self.transport = transport
         self.failed = False
         """Whether the last call found the node unable to answer: the map may be out of date."""
         self._guard = Guard(info.node, retry_s)
+        self._counts = counts
+
+    @property
+    def open_breaker(self) -> bool:
+        """Whether the node failed lately, and hasn't answered since."""
+        return self._guard.open
 
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:
         """As Transport.read; all FAILED at once where the node failed lately."""
-        return self._guarded(lambda: [self.transport.read(batch, deadline_s)], [len(batch.slots)])[0]
+        return self._guarded("load", lambda: [self.transport.read(batch, deadline_s)], [batch.lengths])[0]
 
     def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
         """As Transport.write; all FAILED at once where the node failed lately."""
-        counts = [batch.source.count for batch in batches]
-        return self._guarded(lambda: self.transport.write(batches, deadline_s), counts)
+        lengths = [batch.lengths for batch in batches]
+        return self._guarded("save", lambda: self.transport.write(batches, deadline_s), lengths)
 
-    def _guarded(self, do: Callable[[], list[U8]], counts: Sequence[int]) -> list[U8]:
+    def _guarded(self, direction: str, do: Callable[[], list[U8]], lengths: Sequence[U64]) -> list[U8]:
+        way, start_s = (self.transport.name, direction), time.monotonic()
         try:
-            with self._guard.call(time.monotonic()):
+            with self._guard.call(start_s):
                 statuses = [_KNOWN[part] for part in do()]
                 if all((part == Status.FAILED).all() for part in statuses):
                     raise TransferFailed(peer=self.info.node, reason="nothing went through")
                 self.failed = False
+                moved = sum(
+                    int(part[status == Status.OK].sum())
+                    for part, status in zip(lengths, statuses, strict=True)
+                )
+                self._counts.add(way, time.monotonic() - start_s, moved)
                 return statuses
         except MoonpoolError:
             self.failed = True
-            return [np.full(count, Status.FAILED, dtype=np.uint8) for count in counts]
+            self._counts.failed(way)
+            return [np.full(len(part), Status.FAILED, dtype=np.uint8) for part in lengths]
 
 
 class Nodes:
@@ -67,6 +81,8 @@ class Nodes:
         self._cluster = cluster
         self._connect = connect
         self._retry_s = retry_s
+        self.counts = TransferCounts()
+        """Of all nodes together."""
         self._refreshing = threading.Lock()
         self._infos: dict[bytes, NodeInfo] = {}
         self._links: dict[bytes, NodeLink] = {}
@@ -113,6 +129,10 @@ class Nodes:
                 self._refresh(deadline_s)
         return max((info.page_bytes for info in self._infos.values()), default=0)
 
+    def open_breakers(self) -> int:
+        """Nodes that failed lately. Waits for nobody, whatever is being refreshed."""
+        return sum(link.open_breaker for link in list(self._links.values()))
+
     def close(self) -> None:
         """Closes all links."""
         with self._refreshing:
@@ -143,7 +163,7 @@ class Nodes:
         info = self._infos.get(segment)
         if link is None and info is not None:
             try:
-                link = NodeLink(info, self._connect(info), self._retry_s)
+                link = NodeLink(info, self._connect(info), self._retry_s, self.counts)
             except MoonpoolError as error:
                 log.warning("cannot use node %s: %s", info.node, error)
                 return None

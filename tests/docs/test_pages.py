@@ -11,10 +11,9 @@ import pytest
 import yaml
 from support.doc_blocks import PAGES, ROOT, blocks, commands, named
 
-from moonpool.connector.counters import NAMES
 from moonpool.connector.extra_config import read_extra_config
 from moonpool.schemas.config_load import KINDS
-from moonpool.schemas.metrics import MASTER_METRICS, NODE_METRICS
+from moonpool.schemas.metrics import ENGINE_METRICS, MASTER_METRICS, NODE_METRICS
 from moonpool.store_client.doctor.findings import CHECKS
 
 DOCS = ROOT / "docs"
@@ -74,7 +73,7 @@ def test_troubleshooting_names_every_check_of_the_doctor() -> None:
 
 
 def test_metrics_that_pages_name_exist() -> None:
-    known = {*MASTER_METRICS, *NODE_METRICS, *(f"vllm:moonpool_{name}_total" for name in NAMES)}
+    known = {*MASTER_METRICS, *NODE_METRICS, *ENGINE_METRICS}
     for page in PAGES:
         named_here = set(re.findall(r"`((?:vllm:)?moonpool_[a-z_]+)`", page.read_text()))
         assert named_here <= known, page.name

@@ -172,7 +172,7 @@ class FakeEngine:
         for half in (self.half, *self.workers):
             for key, value in half.counters.take().items():
                 self.counted[key] = self.counted.get(key, 0) + value
-        return self.counted.get(name, 0)
+        return sum(value for key, value in self.counted.items() if key.partition("/")[0] == name)
 
     def validate(self) -> None:
         """Invariants of engine, halves and pool."""

@@ -105,7 +105,7 @@ class EngineProcess:
 
     def counted(self, name: str) -> float:
         """One of the connector's counters, so far."""
-        return self.metrics()[f"vllm:moonpool_{name}_total"]
+        return self.metrics().get(f"vllm:moonpool_{name}_total", 0.0)
 
     def log(self) -> str:
         """Everything it has said."""
