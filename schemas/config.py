@@ -105,6 +105,7 @@ class MasterSettings(Settings):
     tls_key: TlsKey = ""
     tls_ca: str = Field("", description="CA that clients' certificates are checked against, a PEM file")
     insecure: Insecure = False
+    dashboard: bool = Field(True, description="serve the dashboard at /ui of the HTTP port")
 
 
 class NodeSettings(Settings):

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from moonpool import __version__
-from moonpool.master.rest import actions, cluster, events, failures, keyspaces, metrics, route, segments
+from moonpool.master.rest import actions, cluster, events, failures, history, keyspaces, metrics, route, segments
 from moonpool.master.rest.access import is_loopback
 from moonpool.master.rest.gateway import Gateway
 from moonpool.master.rest.limits import LimitsMiddleware
@@ -19,6 +19,7 @@ ROUTERS = (
     route.router,
     actions.router,
     events.router,
+    history.router,
     metrics.router,
 )
 
@@ -41,6 +42,7 @@ def make_app(gateway: Gateway, authenticator: Authenticator | None = None) -> Fa
     )
     app.state.gateway = gateway
     app.state.authenticator = authenticator
+    app.state.recorder = history.Recorder()
     app.state.loopback = is_loopback(gateway.settings.http_host)
     for router in ROUTERS:
         app.include_router(router)

@@ -68,11 +68,15 @@ class RestServer:
         import uvicorn
 
         from moonpool.master.rest.app import make_app
+        from moonpool.master.ui.mount import mount_dashboard
 
+        app = make_app(gateway, authenticator)
+        if self._settings.dashboard:
+            mount_dashboard(app)
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._started.set()
         config = uvicorn.Config(
-            make_app(gateway, authenticator),
+            app,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -83,11 +87,13 @@ class RestServer:
             **self._tls(),
         )
         server = uvicorn.Server(config)
+        recording = asyncio.create_task(app.state.recorder.run(gateway))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         stopping.cancel()
+        recording.cancel()
         await serving
 
     def _tls(self) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""The last half hour in samples of some seconds, so that a page that has just been opened shows more than a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from moonpool.master.rest.access import Reader
+from moonpool.master.rest.failures import responses
+from moonpool.master.rest.gateway import Gateway
+from moonpool.master.rest.parts import MasterParts
+from moonpool.schemas.errors import MoonpoolError
+from moonpool.schemas.messages import NodeState
+
+log = logging.getLogger(__name__)
+
+router = APIRouter(prefix="/api/v1", tags=["cluster"], responses=responses())
+
+PERIOD_S = 3.0
+SAMPLES_MAX = 600
+
+
+class Sample(BaseModel):
+    """One moment. Counters go on from the master's start; take the difference of two for a rate."""
+
+    time_s: float = Field(description="since 1970", examples=[1760000000.0])
+    capacity_bytes: int = Field(examples=[8589934592])
+    used_bytes: int = Field(examples=[4294967296])
+    blocks: int = Field(description="rows of the index", examples=[120000])
+    matches: int = Field(description="lookups answered", examples=[1000])
+    asked_blocks: int = Field(description="blocks that lookups asked for", examples=[50000])
+    hit_blocks: int = Field(
+        description="those of them that were there, from the first one on", examples=[42000]
+    )
+    ceiling: float = Field(description="hit ratio that endless memory would have had so far", examples=[0.94])
+    written_blocks: int = Field(
+        description="shards of blocks that writers were told to write", examples=[9000]
+    )
+    evicted_blocks: int = Field(examples=[3000])
+
+
+class History(BaseModel):
+    """Samples, the oldest first."""
+
+    period_s: float = Field(description="between two samples", examples=[PERIOD_S])
+    samples: list[Sample]
+
+
+class Recorder:
+    """Takes a sample every PERIOD_S and keeps SAMPLES_MAX."""
+
+    def __init__(self) -> None:
+        self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+
+    async def run(self, gateway: Gateway) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                self.samples.append(await gateway.read(_sample))
+            except MoonpoolError as error:
+                log.debug("no sample: %s", error)
+            await asyncio.sleep(PERIOD_S)
+
+
+def _sample(parts: MasterParts) -> Sample:
+    facts = parts.core.status(parts.clock.now_s())
+    nodes = [node for node in parts.core.nodes() if node.state is not NodeState.LOST]
+    capacity_bytes = sum(node.info.capacity_bytes for node in nodes)
+    return Sample(
+        time_s=time.time(),
+        capacity_bytes=capacity_bytes,
+        used_bytes=max(0, capacity_bytes - sum(node.free_bytes for node in nodes)),
+        blocks=int(facts["rows"]),
+        matches=int(facts.get("matches", 0)),
+        asked_blocks=int(facts.get("asked_blocks", 0)),
+        hit_blocks=int(facts.get("hit_blocks", 0)),
+        ceiling=float(facts.get("ceiling", 0.0)),
+        written_blocks=int(facts.get("put_go", 0)),
+        evicted_blocks=int(facts.get("evicted_blocks", 0)),
+    )
+
+
+@router.get("/history", summary="The last half hour")
+async def history(request: Request, identity: Reader) -> History:
+    """What the pool's charts show."""
+    return History(period_s=PERIOD_S, samples=list(request.app.state.recorder.samples))

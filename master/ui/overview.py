@@ -1,0 +1,134 @@
+"""The pool at a glance: how full, how useful, how busy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from nicegui import ui
+
+from moonpool.master.ui.api import Api, Document
+from moonpool.master.ui.charts import BYTES, PERCENT, RATE, Chart, Line
+from moonpool.master.ui.frame import card, count_text, size_text
+from moonpool.master.ui.refresh import every
+
+REFRESH_S = 3.0
+RECENT_S = 60.0
+"""What the figures at the top are taken over."""
+
+Points = list[tuple[float, float | None]]
+
+
+class Figure:
+    """A number with a name and a line of explanation."""
+
+    def __init__(self, name: str) -> None:
+        with ui.card().tight().classes("mp-card"):
+            ui.label(name).classes("mp-label")
+            self._value = ui.label("–").classes("mp-value")
+            self._note = ui.label("").classes("mp-note")
+
+    def show(self, value: str, note: str) -> None:
+        """What it is now."""
+        self._value.set_text(value)
+        self._note.set_text(note)
+
+
+async def show(api: Api) -> None:
+    """Fills the page."""
+    warnings = ui.column().classes("w-full gap-1")
+    with ui.element("div").classes("mp-kpis"):
+        names = (
+            "Hit ratio",
+            "Ceiling",
+            "Memory used",
+            "Lookups",
+            "Blocks written",
+            "Blocks evicted",
+            "Nodes",
+        )
+        figures = {name: Figure(name) for name in names}
+    with ui.element("div").classes("mp-two"):
+        hits = Chart("Hit ratio in blocks", [Line("found"), Line("ceiling", dashed=True)], PERCENT, top=1.0)
+        memory = Chart("Memory", [Line("used", filled=True), Line("capacity", dashed=True)], BYTES)
+        traffic = Chart("Blocks looked up a second", [Line("found", filled=True), Line("asked for")], RATE)
+        churn = Chart("Blocks a second", [Line("written"), Line("evicted")], RATE)
+
+    async def refresh() -> None:
+        cluster, health = await api.get("/cluster"), await api.get("/health")
+        samples = (await api.get("/history"))["samples"]
+        _show_warnings(warnings, health)
+        _show_figures(figures, cluster, samples)
+        times = [sample["time_s"] for sample in samples]
+        hits.show(_ratios(samples), [(sample["time_s"], sample["ceiling"]) for sample in samples])
+        memory.show(
+            *(list(zip(times, _column(samples, n), strict=True)) for n in ("used_bytes", "capacity_bytes"))
+        )
+        traffic.show(_rates(samples, "hit_blocks"), _rates(samples, "asked_blocks"))
+        churn.show(_rates(samples, "written_blocks"), _rates(samples, "evicted_blocks"))
+
+    await every(REFRESH_S, refresh)
+
+
+def _show_warnings(column: ui.column, health: Document) -> None:
+    column.clear()
+    with column:
+        for reason in [*health["reasons"], *health["warnings"]]:
+            with card().classes("flex-row items-center gap-2 no-wrap"):
+                ui.icon("warning", color="warning").classes("text-xl")
+                ui.label(reason)
+
+
+def _show_figures(figures: dict[str, Figure], cluster: Document, samples: Sequence[Document]) -> None:
+    used, capacity = cluster["used_bytes"], cluster["capacity_bytes"]
+    share = f"{used / capacity:.0%} of {size_text(capacity)}" if capacity else "no node gives memory"
+    figures["Memory used"].show(size_text(used), share)
+    nodes = cluster["nodes"]
+    others = ", ".join(f"{count} {state}" for state, count in nodes.items() if count and state != "live")
+    figures["Nodes"].show(str(nodes.get("live", 0)), others or "all live")
+    if not samples:
+        return
+    last = samples[-1]
+    first = next(sample for sample in samples if sample["time_s"] >= last["time_s"] - RECENT_S)
+    span_s = max(1.0, last["time_s"] - first["time_s"])
+    gained = {name: last[name] - first[name] for name in last if isinstance(last[name], int)}
+    asked, total = gained["asked_blocks"], last["asked_blocks"]
+    ceiling = f"ceiling {last['ceiling']:.1%}: {_advice(last)}" if total else "nothing was asked for yet"
+    figures["Hit ratio"].show(f"{gained['hit_blocks'] / asked:.1%}" if asked else "–", ceiling)
+    figures["Lookups"].show(
+        f"{count_text(gained['matches'] / span_s)}/s", f"{count_text(asked / span_s)} blocks/s"
+    )
+    for name, field in (("Blocks written", "written_blocks"), ("Blocks evicted", "evicted_blocks")):
+        figures[name].show(
+            f"{count_text(gained[field] / span_s)}/s", f"{count_text(last[field])} since the start"
+        )
+
+
+def _advice(last: Document) -> str:
+    gap = last["ceiling"] - last["hit_blocks"] / last["asked_blocks"]
+    return f"memory can add {gap:.1%}" if gap >= 0.01 else "memory adds nothing"
+
+
+def _column(samples: Sequence[Document], name: str) -> list[float]:
+    return [sample[name] for sample in samples]
+
+
+def _rates(samples: Sequence[Document], name: str) -> Points:
+    return [
+        (after["time_s"], (after[name] - before[name]) / max(0.1, after["time_s"] - before["time_s"]))
+        for before, after in pairwise(samples)
+    ]
+
+
+def _ratios(samples: Sequence[Document]) -> Points:
+    """Of the minute before each sample: single ones jump."""
+    points: Points = []
+    first = 0
+    for sample in samples:
+        while samples[first]["time_s"] < sample["time_s"] - RECENT_S:
+            first += 1
+        asked = sample["asked_blocks"] - samples[first]["asked_blocks"]
+        hit = sample["hit_blocks"] - samples[first]["hit_blocks"]
+        points.append((sample["time_s"], hit / asked if asked else None))
+    return points
+
