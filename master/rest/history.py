@@ -14,6 +14,7 @@ from moonpool.master.rest.access import Reader
 from moonpool.master.rest.failures import responses
 from moonpool.master.rest.gateway import Gateway
 from moonpool.master.rest.parts import MasterParts
+from moonpool.master.traffic import Traffic
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.messages import NodeState
 
@@ -68,20 +69,24 @@ class Recorder:
 
 
 def _sample(parts: MasterParts) -> Sample:
-    facts = parts.core.status(parts.clock.now_s())
-    nodes = [node for node in parts.core.nodes() if node.state is not NodeState.LOST]
+    core = parts.core
+    facts = core.status(parts.clock.now_s())
+    nodes = [node for node in core.nodes() if node.state is not NodeState.LOST]
     capacity_bytes = sum(node.info.capacity_bytes for node in nodes)
+    traffic = Traffic()
+    for _, table in core.tables():
+        traffic.add(table.traffic)
     return Sample(
         time_s=time.time(),
         capacity_bytes=capacity_bytes,
         used_bytes=max(0, capacity_bytes - sum(node.free_bytes for node in nodes)),
         blocks=int(facts["rows"]),
-        matches=int(facts.get("matches", 0)),
-        asked_blocks=int(facts.get("asked_blocks", 0)),
-        hit_blocks=int(facts.get("hit_blocks", 0)),
-        ceiling=float(facts.get("ceiling", 0.0)),
+        matches=traffic.requests,
+        asked_blocks=traffic.asked_blocks,
+        hit_blocks=traffic.hit_blocks,
+        ceiling=core.ceiling().hit_ratio,
         written_blocks=int(facts.get("put_go", 0)),
-        evicted_blocks=int(facts.get("evicted_blocks", 0)),
+        evicted_blocks=traffic.evicted_blocks,
     )
 
 

@@ -1,9 +1,80 @@
-"""keyspaces."""
+"""Keyspaces: who may share blocks with whom, what each holds and how it is hit."""
 
 from __future__ import annotations
 
-from moonpool.master.ui.api import Api
+from nicegui import ui
+
+from moonpool.master.ui.actions import confirm
+from moonpool.master.ui.api import Api, Document
+from moonpool.master.ui.frame import count_text, size_text
+from moonpool.master.ui.refresh import every
+
+REFRESH_S = 5.0
+KEYSPACES_MAX = 500
+
+COLUMNS = (
+    ("name", "Model", "left"),
+    ("tenant", "Tenant", "left"),
+    ("kind", "Kind", "left"),
+    ("ranks", "Ranks", "right"),
+    ("blocks", "Blocks", "right"),
+    ("size", "Size", "right"),
+    ("hit", "Hit ratio", "right"),
+    ("asked", "Asked for", "right"),
+    ("evicted", "Evicted", "right"),
+    ("pins", "Pins", "right"),
+    ("actions", "", "right"),
+)
 
 
 async def show(api: Api) -> None:
     """Fills the page."""
+    columns = [
+        {"name": name, "label": label, "field": name, "align": align, "sortable": name != "actions"}
+        for name, label, align in COLUMNS
+    ]
+    table = ui.table(rows=[], columns=columns, row_key="keyspace", pagination=25).classes("w-full")
+    table.props('flat no-data-label="No engine has registered a keyspace yet."')
+    table.add_slot(
+        "body-cell-name",
+        r"""<q-td :props="props"><a class="text-primary" :href="'/ui/explorer?keyspace=' + props.row.keyspace">{{ props.row.name }}</a>
+        <div class="mp-mono" style="opacity:.6">{{ props.row.keyspace.slice(0, 12) }}</div></q-td>""",
+    )
+    table.add_slot(
+        "body-cell-actions",
+        r"""<q-td :props="props"><q-btn flat dense round icon="delete_sweep" size="sm"
+        aria-label="Clear" @click="$parent.$emit('clear', props.row)"><q-tooltip>Clear this keyspace</q-tooltip></q-btn></q-td>""",
+    )
+
+    async def refresh() -> None:
+        table.update_rows([_row(one) for one in await api.items("/keyspaces", limit=KEYSPACES_MAX)])
+
+    async def clear(event: object) -> None:
+        row: Document = event.args  # type: ignore[attr-defined]
+        question = f"Clear {row['name']}?"
+        if await confirm(
+            question, f"All {row['blocks']} blocks go, for every engine that shares them.", "clear"
+        ):
+            await api.act("DELETE", f"/keyspaces/{row['keyspace']}/blocks", dry_run="false")
+            ui.notify(f"{row['name']} was cleared")
+            await refresh()
+
+    table.on("clear", clear)
+    await every(REFRESH_S, refresh)
+
+
+def _row(one: Document) -> Document:
+    asked = one["asked_blocks"]
+    return {
+        "keyspace": one["keyspace"],
+        "name": one["name"] or "plain objects",
+        "tenant": one["tenant"],
+        "kind": one["kind"],
+        "ranks": one["ranks"],
+        "blocks": f"{one['blocks']:,}",
+        "size": size_text(one["size_bytes"]) if one["size_bytes"] else "–",
+        "hit": f"{one['hit_ratio']:.1%}" if asked else "–",
+        "asked": count_text(asked),
+        "evicted": count_text(one["evicted_blocks"]),
+        "pins": one["pins"],
+    }

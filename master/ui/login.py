@@ -29,4 +29,3 @@ def page(problem: str = "") -> None:
             'font-weight:600">Log in</button></form>',
             sanitize=False,
         )
-

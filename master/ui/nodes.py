@@ -2,77 +2,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nicegui import ui
 
+from moonpool.master.ui.actions import confirm
 from moonpool.master.ui.api import Api, Document, Refusal
-from moonpool.master.ui.frame import ago_text, card, count_text, size_text, state_chip
+from moonpool.master.ui.frame import STATE_COLOURS, ago_text, card, count_text, size_text
 from moonpool.master.ui.refresh import every
 
 REFRESH_S = 3.0
 NODES_MAX = 200
 PAGES_MAX = 1000
+HOT_S, COLD_S = 10.0, 600.0
+"""Ages between which a page's colour goes from hot to cold."""
 
 
 async def show(api: Api) -> None:
     """Fills the page."""
-    cards = ui.element("div").classes("mp-two")
+    ui.label(
+        "A square is a page of the segment: the taller it is filled the more it holds, the warmer its colour the "
+        "younger are its blocks."
+    ).classes("mp-note")
+    grid = ui.element("div").classes("mp-two")
+    cards: dict[str, NodeCard] = {}
+    empty = ui.label("No node has announced itself: start one with `moonpool node`.")
 
     async def refresh() -> None:
         found = await api.items("/nodes", limit=NODES_MAX)
-        heats = [await _pages(api, node) for node in found]
-        cards.clear()
-        with cards:
-            for node, pages in zip(found, heats, strict=True):
-                _node(node, pages)
-        if not found:
-            with cards, card():
-                ui.label("No node has announced itself: start one with `moonpool node`.")
+        empty.set_visibility(not found)
+        for gone in cards.keys() - {node["segment"] for node in found}:
+            cards.pop(gone).remove()
+        for node in found:
+            if node["segment"] not in cards:
+                with grid:
+                    cards[node["segment"]] = NodeCard(api, node)
+            cards[node["segment"]].show(node, await _pages(api, node))
 
     await every(REFRESH_S, refresh)
 
 
 async def _pages(api: Api, node: Document) -> list[Document]:
     try:
-        return await api.items(f"/nodes/{node['node']}/pages", limit=PAGES_MAX)
-    except Refusal:  # a node that is away can't be asked
+        return await api.items(f"/segments/{node['segment']}/pages", limit=PAGES_MAX)
+    except Refusal:  # a node may go between two questions
         return []
 
 
-def _node(node: Document, pages: list[Document]) -> None:
-    used, capacity = node["used_bytes"], node["capacity_bytes"]
-    with card():
-        with ui.row().classes("items-center w-full no-wrap"):
-            ui.icon("dns").classes("text-xl")
-            ui.label(node["node"]).classes("font-semibold")
-            state_chip(node["state"])
-            ui.space()
-            ui.label(f"heard {ago_text(node['heard_ago_s'])} ago").classes("mp-note")
+class NodeCard:
+    """One node's card, which stays while its numbers change."""
+
+    def __init__(self, api: Api, node: Document) -> None:
+        self._heat_shown: list[tuple[float, float | None]] = []
+        with card() as self._card:
+            with ui.row().classes("items-center w-full no-wrap"):
+                ui.icon("dns").classes("text-xl")
+                ui.label(node["node"]).classes("font-semibold")
+                self._state = ui.badge("").props("rounded")
+                ui.space()
+                self._heard = ui.label().classes("mp-note")
+                drain = ui.button("Drain", on_click=lambda: _drain(api, node["node"]))
+                drain.props("flat dense no-caps size=sm")
+            self._bar = ui.linear_progress(0.0, show_value=False, size="8px").props("rounded")
+            self._used = ui.label().classes("mp-note")
+            self._heat = ui.html("", sanitize=False).classes("w-full")
+            with ui.expansion("Facts").classes("w-full").props("dense header-class=mp-note"):
+                words = f"{node['rpc_address']} · data {node['data_address']} · host {node['host']}"
+                ui.label(words).classes("mp-mono")
+                ui.label(node["segment_path"]).classes("mp-mono")
+                self._facts = ui.label().classes("mp-note whitespace-pre-line")
+
+    def show(self, node: Document, pages: Sequence[Document]) -> None:
+        """What it is like now."""
+        used, capacity = node["used_bytes"], node["capacity_bytes"]
         share = used / capacity if capacity else 0.0
-        bar = ui.linear_progress(share, show_value=False, size="8px", color="warning" if share > 0.97 else "primary")
-        bar.props(f'rounded aria-label="{share:.0%} used"')
-        ui.label(f"{size_text(used)} of {size_text(capacity)} used, {share:.0%}").classes("mp-note")
-        _heat(pages)
-        facts = node["facts"]
-        words = [f"{name.replace('_', ' ')} {_fact(name, facts[name])}" for name in sorted(facts)]
-        with ui.expansion("Facts").classes("w-full").props("dense"):
-            ui.label(f"{node['rpc_address']} · data {node['data_address']} · host {node['host']}").classes("mp-mono")
-            ui.label(node["segment_path"]).classes("mp-mono")
-            for word in words:
-                ui.label(word).classes("mp-note")
+        self._state.set_text(node["state"])
+        self._state.props(f"color={STATE_COLOURS.get(node['state'], 'grey')}")
+        self._heard.set_text(f"heard {ago_text(node['heard_ago_s'])} ago")
+        self._bar.set_value(share)
+        self._used.set_text(f"{size_text(used)} of {size_text(capacity)} used, {share:.0%}")
+        self._facts.set_text("\n".join(_fact(name, value) for name, value in sorted(node["facts"].items())))
+        heat = [(page["fill"], page["last_use_ago_s"]) for page in pages]
+        if heat != self._heat_shown:
+            self._heat_shown = heat
+            self._heat.set_content(heat_html(pages))
+
+    def remove(self) -> None:
+        """The node is forgotten."""
+        self._card.delete()
+
+
+async def _drain(api: Api, node: str) -> None:
+    if await confirm(f"Drain {node}?", "Nothing new is put there any more."):
+        await api.act("POST", f"/nodes/{node}/drain")
+        ui.notify(f"{node} drains")
 
 
 def _fact(name: str, value: float) -> str:
-    return size_text(value) if name.endswith("_bytes") else count_text(value)
+    words = name.removesuffix("_bytes").replace("_", " ")
+    return f"{words}: {size_text(value) if name.endswith('_bytes') else count_text(value)}"
 
 
-def _heat(pages: list[Document]) -> None:
-    """One square a page: how full, and how lately used."""
-    if not pages:
-        return
-    with ui.element("div").classes("mp-heat").props('role="img" aria-label="pages by fill"'):
-        for page in pages:
-            fill = page["fill"]
-            square = ui.element("div").style(
-                f"background: color-mix(in srgb, var(--mp-accent) {round(100 * fill)}%, var(--mp-line))"
-            )
-            square.tooltip(f"page {page['page']}: {fill:.0%} full, slots of {size_text(page['slot_bytes'])}")
+def heat_html(pages: Sequence[Document]) -> str:
+    """One square a page, filled from below as it is, in the colour of its age. Numbers only: nothing to escape."""
+    squares = []
+    for page in pages:
+        fill, age_s = round(100 * page["fill"]), page["last_use_ago_s"]
+        cold = 0.0 if age_s is None else min(1.0, max(0.0, (age_s - HOT_S) / (COLD_S - HOT_S)))
+        colour = f"color-mix(in srgb, var(--mp-second) {round(100 * (1 - cold))}%, var(--mp-accent))"
+        used = f"last used {ago_text(age_s)} ago" if age_s is not None else "empty"
+        squares.append(
+            f'<div title="page {page["page"]:d}: {fill:d} % full, {used}" style="background:linear-gradient(to top,'
+            f'{colour} {fill:d}%,var(--mp-line) {fill:d}%)"></div>'
+        )
+    return f'<div class="mp-heat" role="img" aria-label="{len(squares)} pages">{"".join(squares)}</div>'

@@ -131,4 +131,3 @@ def _ratios(samples: Sequence[Document]) -> Points:
         hit = sample["hit_blocks"] - samples[first]["hit_blocks"]
         points.append((sample["time_s"], hit / asked if asked else None))
     return points
-
