@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it would say a line for each question of a page
 
 PATH = "/ui"
 

@@ -40,7 +40,6 @@ async def show(api: Api) -> None:
     with ui.element("div").classes("mp-kpis"):
         names = (
             "Hit ratio",
-            "Ceiling",
             "Memory used",
             "Lookups",
             "Blocks written",

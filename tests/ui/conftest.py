@@ -1,0 +1,67 @@
+"""One pool with a dashboard, and one browser, for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+from support.dashboard_pool import DashboardPool
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@dataclass
+class Visit:
+    """A page of the browser, and everything in it that should not have happened."""
+
+    page: Page
+    base: str
+    faults: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("request", self._see)
+
+    def _see(self, request: Request) -> None:
+        if not request.url.startswith((self.base, self.base.replace("http", "ws", 1), "data:", "blob:")):
+            self.faults.append(f"asked somebody else: {request.url}")
+
+    def open(self, path: str) -> Page:
+        """Goes there."""
+        self.page.goto(self.base + path, wait_until="load")
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[DashboardPool]:
+    with DashboardPool() as running:
+        running.fill()
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def visit(pool: DashboardPool, browser: Browser) -> Iterator[Visit]:
+    with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+        visit = Visit(context.new_page(), pool.url)
+        yield visit
+    assert not visit.faults, visit.faults
