@@ -6,7 +6,17 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from moonpool import __version__
-from moonpool.master.rest import actions, cluster, events, failures, history, keyspaces, metrics, route, segments
+from moonpool.master.rest import (
+    actions,
+    cluster,
+    events,
+    failures,
+    history,
+    keyspaces,
+    metrics,
+    route,
+    segments,
+)
 from moonpool.master.rest.access import is_loopback
 from moonpool.master.rest.gateway import Gateway
 from moonpool.master.rest.limits import LimitsMiddleware

@@ -92,6 +92,7 @@ class NodeDocument(BaseModel):
     segment: str = Field(description="its segment's id", examples=["0f" * 16])
     state: Literal["joining", "live", "suspect", "lost"] = Field(examples=["live"])
     connected: bool = Field(examples=[True])
+    draining: bool = Field(description="whether nothing new is put there", examples=[False])
     heard_ago_s: float = Field(description="since its last message", examples=[0.4])
     host: str = Field(description="equal for processes that can map its segment", examples=["5c1e-26"])
     rpc_address: str = Field(examples=["127.0.0.1:41001"])
@@ -115,6 +116,7 @@ def _node(node: Node, now_s: float) -> NodeDocument:
         segment=info.segment.hex(),
         state=node.state.name.lower(),
         connected=node.connected,
+        draining=node.draining,
         heard_ago_s=round(max(0.0, now_s - node.heard_s), 3),
         host=info.host,
         rpc_address=info.rpc_address,

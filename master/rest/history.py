@@ -71,10 +71,10 @@ class Recorder:
 def _sample(parts: MasterParts) -> Sample:
     core = parts.core
     facts = core.status(parts.clock.now_s())
-    nodes = [node for node in core.nodes() if node.state is not NodeState.LOST]
+    nodes = [node for node in core.look.nodes() if node.state is not NodeState.LOST]
     capacity_bytes = sum(node.info.capacity_bytes for node in nodes)
     traffic = Traffic()
-    for _, table in core.tables():
+    for _, table in core.look.tables():
         traffic.add(table.traffic)
     return Sample(
         time_s=time.time(),
@@ -84,7 +84,7 @@ def _sample(parts: MasterParts) -> Sample:
         matches=traffic.requests,
         asked_blocks=traffic.asked_blocks,
         hit_blocks=traffic.hit_blocks,
-        ceiling=core.ceiling().hit_ratio,
+        ceiling=core.look.ceiling().hit_ratio,
         written_blocks=int(facts.get("put_go", 0)),
         evicted_blocks=traffic.evicted_blocks,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from nicegui import ui
 
+from moonpool.master.ui.api import Api, Document, Refusal
+
 
 async def confirm(question: str, consequence: str, word: str = "") -> bool:
     """Whether the visitor agrees. `word`: must be typed where much goes at once."""
@@ -22,3 +24,30 @@ async def confirm(question: str, consequence: str, word: str = "") -> bool:
     agreed = bool(await dialog)
     dialog.delete()
     return agreed
+
+
+async def attempt(api: Api, path: str, order: Document) -> bool:
+    """Does it, and says what came of it. Whether it was done."""
+    try:
+        outcome = await api.act(path, order)
+    except Refusal as refusal:
+        ui.notify(str(refusal), type="negative", multi_line=True)
+        return False
+    skipped = f", {outcome['skipped']} left alone: leased or pinned" if outcome["skipped"] else ""
+    ui.notify(f"Done: {outcome['count']:,}{skipped}", type="positive")
+    return True
+
+
+async def delete(api: Api, what: str, selection: Document, word: str = "") -> bool:
+    """Deletes a selection once the visitor has seen how much would go, and agreed. Whether it was done."""
+    try:
+        would = await api.act("/delete", {"selection": selection, "dry_run": True})
+    except Refusal as refusal:
+        ui.notify(str(refusal), type="negative", multi_line=True)
+        return False
+    consequence = f"{would['count']:,} blocks go, for every engine that shares them."
+    if would["skipped"]:
+        consequence += f" {would['skipped']:,} stay: leased or pinned."
+    if not await confirm(f"Delete {what}?", consequence, word):
+        return False
+    return await attempt(api, "/delete", {"selection": selection})

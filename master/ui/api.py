@@ -50,9 +50,9 @@ class Api:
         found: list[Document] = (await self.get(path, **params))["items"]
         return found
 
-    async def act(self, method: str, path: str, body: Document | None = None, **params: Any) -> Document:
+    async def act(self, path: str, body: Document) -> Document:
         """Changes something. Raises Refusal."""
-        return await self._ask(method, path, params=_given(params), json=body)
+        return await self._ask("POST", path, json=body)
 
     async def _ask(self, method: str, path: str, **arguments: Any) -> Document:
         answer = await self._client.request(method, path, **arguments)

@@ -17,7 +17,7 @@ def page(problem: str = "") -> None:
         ui.card().classes("mp-card mt-16").style("width: 360px"),
     ):
         ui.label("Moonpool").classes("mp-value")
-        ui.label("This pool asks for a token of role reader or admin.").classes("mp-note")
+        ui.label("This pool asks for a token of role monitor or admin.").classes("mp-note")
         if problem:
             ui.label(problem).classes("text-negative text-sm")
         ui.html(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nicegui import ui
 
-from moonpool.master.ui.actions import confirm
+from moonpool.master.ui.actions import attempt, confirm
 from moonpool.master.ui.api import Api, Document, Refusal
 from moonpool.master.ui.frame import STATE_COLOURS, ago_text, card, count_text, size_text
 from moonpool.master.ui.refresh import every
@@ -53,6 +53,7 @@ class NodeCard:
     """One node's card, which stays while its numbers change."""
 
     def __init__(self, api: Api, node: Document) -> None:
+        self._name, self._draining = node["node"], False
         self._heat_shown: list[tuple[float, float | None]] = []
         with card() as self._card:
             with ui.row().classes("items-center w-full no-wrap"):
@@ -61,8 +62,8 @@ class NodeCard:
                 self._state = ui.badge("").props("rounded")
                 ui.space()
                 self._heard = ui.label().classes("mp-note")
-                drain = ui.button("Drain", on_click=lambda: _drain(api, node["node"]))
-                drain.props("flat dense no-caps size=sm")
+                self._drain = ui.button("Drain", on_click=lambda: self._turn(api))
+                self._drain.props("flat dense no-caps size=sm")
             self._bar = ui.linear_progress(0.0, show_value=False, size="8px").props("rounded")
             self._used = ui.label().classes("mp-note")
             self._heat = ui.html("", sanitize=False).classes("w-full")
@@ -76,8 +77,11 @@ class NodeCard:
         """What it is like now."""
         used, capacity = node["used_bytes"], node["capacity_bytes"]
         share = used / capacity if capacity else 0.0
-        self._state.set_text(node["state"])
-        self._state.props(f"color={STATE_COLOURS.get(node['state'], 'grey')}")
+        self._draining = node["draining"]
+        self._drain.set_text("Use again" if self._draining else "Drain")
+        state = "draining" if self._draining and node["state"] == "live" else node["state"]
+        self._state.set_text(state)
+        self._state.props(f"color={STATE_COLOURS.get(state, 'grey')}")
         self._heard.set_text(f"heard {ago_text(node['heard_ago_s'])} ago")
         self._bar.set_value(share)
         self._used.set_text(f"{size_text(used)} of {size_text(capacity)} used, {share:.0%}")
@@ -87,15 +91,14 @@ class NodeCard:
             self._heat_shown = heat
             self._heat.set_content(heat_html(pages))
 
+    async def _turn(self, api: Api) -> None:
+        consequence = "It gets no new blocks and serves those it has, until it is used again."
+        if self._draining or await confirm(f"Drain {self._name}?", consequence):
+            await attempt(api, f"/nodes/{self._name}/drain", {"on": not self._draining})
+
     def remove(self) -> None:
         """The node is forgotten."""
         self._card.delete()
-
-
-async def _drain(api: Api, node: str) -> None:
-    if await confirm(f"Drain {node}?", "Nothing new is put there any more."):
-        await api.act("POST", f"/nodes/{node}/drain")
-        ui.notify(f"{node} drains")
 
 
 def _fact(name: str, value: float) -> str:
