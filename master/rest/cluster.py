@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Response
@@ -109,14 +110,14 @@ class NodeDocument(BaseModel):
     )
 
 
-def _node(node: Node, now_s: float) -> NodeDocument:
+def _node(node: Node, now_s: float, draining: Collection[str]) -> NodeDocument:
     info = node.info
     return NodeDocument(
         node=info.node,
         segment=info.segment.hex(),
         state=node.state.name.lower(),
         connected=node.connected,
-        draining=node.draining,
+        draining=info.node in draining,
         heard_ago_s=round(max(0.0, now_s - node.heard_s), 3),
         host=info.host,
         rpc_address=info.rpc_address,
@@ -134,7 +135,8 @@ def _node(node: Node, now_s: float) -> NodeDocument:
 
 def _nodes(parts: MasterParts) -> list[NodeDocument]:
     now_s = parts.clock.now_s()
-    documents = [_node(node, now_s) for node in parts.core.look.nodes()]
+    draining = {entry.info.node for entry in parts.core.look.entries() if entry.draining}
+    documents = [_node(node, now_s, draining) for node in parts.core.look.nodes()]
     return sorted(documents, key=_node_key)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nicegui import ui
 
-from moonpool.master.ui.actions import confirm
+from moonpool.master.ui.actions import attempt, delete
 from moonpool.master.ui.api import Api, Document, Refusal
 from moonpool.master.ui.frame import ago_text, card, size_text
 
@@ -181,20 +181,11 @@ class Tree:
 
     def _button(self, name: str, icon: str, block: Document) -> None:
         async def act() -> None:
-            try:
-                await self._act(name, block)
-            except Refusal as refusal:
-                ui.notify(str(refusal), type="negative")
+            selection = {"keys": [block["key"]]}
+            if name == "Delete":
+                if await delete(self._api, f"block {block['position']}", selection):
+                    self._detail.clear()
+            elif await attempt(self._api, f"/{name.lower()}", {"selection": selection}):
+                self.show_block(await self._api.get("/blocks", key=block["key"]))
 
         ui.button(name, icon=icon, on_click=act).props("flat dense no-caps")
-
-    async def _act(self, name: str, block: Document) -> None:
-        if name == "Delete":
-            if not await confirm("Delete this block?", "What hangs on it goes too, for every engine."):
-                return
-            await self._api.act("DELETE", "/blocks", key=block["key"], dry_run="false")
-            self._detail.clear()
-        else:
-            await self._api.act("POST" if name == "Pin" else "DELETE", "/pins", key=block["key"])
-            self.show_block(await self._api.get("/blocks", key=block["key"]))
-        ui.notify(f"{name}: done")

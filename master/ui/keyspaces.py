@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from nicegui import ui
+from nicegui.events import GenericEventArguments
 
-from moonpool.master.ui.actions import confirm
+from moonpool.master.ui.actions import delete
 from moonpool.master.ui.api import Api, Document
 from moonpool.master.ui.frame import count_text, size_text
 from moonpool.master.ui.refresh import every
@@ -43,20 +44,15 @@ async def show(api: Api) -> None:
     table.add_slot(
         "body-cell-actions",
         r"""<q-td :props="props"><q-btn flat dense round icon="delete_sweep" size="sm"
-        aria-label="Clear" @click="$parent.$emit('clear', props.row)"><q-tooltip>Clear this keyspace</q-tooltip></q-btn></q-td>""",
+        aria-label="Delete all" @click="$parent.$emit('clear', props.row)"><q-tooltip>Delete all its blocks</q-tooltip></q-btn></q-td>""",
     )
 
     async def refresh() -> None:
         table.update_rows([_row(one) for one in await api.items("/keyspaces", limit=KEYSPACES_MAX)])
 
-    async def clear(event: object) -> None:
-        row: Document = event.args  # type: ignore[attr-defined]
-        question = f"Clear {row['name']}?"
-        if await confirm(
-            question, f"All {row['blocks']} blocks go, for every engine that shares them.", "clear"
-        ):
-            await api.act("DELETE", f"/keyspaces/{row['keyspace']}/blocks", dry_run="false")
-            ui.notify(f"{row['name']} was cleared")
+    async def clear(event: GenericEventArguments) -> None:
+        row: Document = event.args
+        if await delete(api, f"all of {row['name']}", {"keyspace": row["keyspace"]}, word="delete"):
             await refresh()
 
     table.on("clear", clear)
