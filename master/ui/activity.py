@@ -47,6 +47,8 @@ def _time(one: Document) -> str:
 
 def _table(title: str, names: tuple[str, ...]) -> ui.table:
     columns = [{"name": name, "label": name.capitalize(), "field": name, "align": "left"} for name in names]
-    table = ui.table(rows=[], columns=columns, title=title, row_key="number", pagination=15).classes("w-full")
+    table = ui.table(
+        rows=[], columns=columns, title=title, row_key="number", pagination={"rowsPerPage": 15}
+    ).classes("w-full")
     table.props('flat dense wrap-cells no-data-label="Nothing yet."')
     return table

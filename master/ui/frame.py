@@ -55,6 +55,9 @@ body { background: var(--mp-ground); color: var(--mp-ink); font-family: system-u
 .mp-heat div { width: 14px; height: 14px; border-radius: 3px; }
 .q-table__card { background: var(--mp-card) !important; color: var(--mp-ink) !important; box-shadow: none !important;
         border: 1px solid var(--mp-line); border-radius: 12px !important; }
+.q-table th { color: var(--mp-soft); font-weight: 600; }
+.q-table__title { font-size: 15px; font-weight: 650; }
+.q-table__bottom--nodata .q-icon { display: none; }
 .q-table tbody td { font-variant-numeric: tabular-nums; }
 @media (max-width: 640px) { .mp-words { display: none; } .mp-link { padding: 6px 7px; } .mp-value { font-size: 21px; } }
 """
@@ -79,6 +82,7 @@ def to_login(request: Request, problem: str) -> None:
 def frame(request: Request, title: str) -> Iterator[None]:
     """The head of a page, and the column that its content stands in."""
     ui.page_title(f"{title} · Moonpool")
+    ui.colors(primary="#4656d8", positive="#2b9c74", warning="#d0851f", negative="#cf4a4a")
     ui.add_css(STYLE)
     ui.add_body_html(f"<script>{KEYS}</script>")
     with ui.header().classes("items-center px-4 py-2 gap-1 no-wrap"):

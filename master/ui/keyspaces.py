@@ -34,7 +34,9 @@ async def show(api: Api) -> None:
         {"name": name, "label": label, "field": name, "align": align, "sortable": name != "actions"}
         for name, label, align in COLUMNS
     ]
-    table = ui.table(rows=[], columns=columns, row_key="keyspace", pagination=25).classes("w-full")
+    table = ui.table(rows=[], columns=columns, row_key="keyspace", pagination={"rowsPerPage": 25}).classes(
+        "w-full"
+    )
     table.props('flat no-data-label="No engine has registered a keyspace yet."')
     table.add_slot(
         "body-cell-name",

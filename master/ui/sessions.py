@@ -5,11 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
 
 COOKIE = "moonpool_session"
 LOGIN_PATH = "/ui-login"
@@ -52,8 +51,6 @@ def token_of(request: Request) -> str:
 
 def install(app: FastAPI) -> None:
     """The two requests that a page can't make itself: a cookie is set by an answer only."""
-    from fastapi import Response
-    from fastapi.responses import RedirectResponse
 
     async def login(request: Request) -> Response:
         form = parse_qs((await request.body())[: 2 * TOKEN_BYTES_MAX].decode("ascii", "replace"))

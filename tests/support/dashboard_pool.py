@@ -91,7 +91,7 @@ class DashboardPool:
         base = payload.__array_interface__["data"][0]
         for chain in chains:
             ready = self.client.match(keyspace, chain)
-            for rank in range(RANKS):
+            for rank in range(RANKS if ready < len(chain) else 0):
                 rows = [[base + at * BLOCK_BYTES] for at in range(len(chain) - ready)]
                 source = Fragments.grid(np.array(rows, np.uint64), np.full((1, 1), BLOCK_BYTES, np.uint64))
                 self.client.put_blocks([BlockPut(keyspace, rank, chain, ready, source)])
