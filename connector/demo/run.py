@@ -81,7 +81,7 @@ def staged(cache: Path, kept_logs: Path | None, say: Say) -> Iterator[Stage]:
         say("starting a pool")
         pool = stack.enter_context(DemoPool(fallback=Path(scratch), log=logs / "pool.log"))
         if pool.http:
-            say(f"its REST interface is at {pool.http}/api/v1")
+            say(f"watch it at {pool.http}/ui")
         say(f"pool is at {pool.master}; starting three vLLM engines (half a minute or more)")
 
         def start(name: str, connector: dict[str, Any] | None) -> EngineProcess:

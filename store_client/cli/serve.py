@@ -191,6 +191,7 @@ def announce(master: str, http: str, entry: NodeEntry, as_json: bool) -> None:
         return
     rows = [
         ("master", master),
+        ("dashboard", f"{http}/ui" if http else "none"),
         ("REST", f"{http}/api/v1" if http else "none"),
         (f"node {info.node}", info.rpc_address),
         ("data", info.data_address),
