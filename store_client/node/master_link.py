@@ -46,6 +46,7 @@ from moonpool.schemas.messages import (
     Victims,
     decode_from_master,
 )
+from moonpool.schemas.runs import SHARDS_MAX
 from moonpool.store_client.node.checksums import verify
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.drops import SWEEP_PAGES, hash_set
@@ -164,7 +165,9 @@ class MasterLink:
 
     def _obey(self, announced: Announced) -> None:
         """Reports to the master, from now on, on the shards that it owns. Raises StaleEpoch where this segment has
-        obeyed newer owners of all that it claims."""
+        obeyed newer owners of all that it claims, ProtocolError for numbers that can't be."""
+        if not 1 <= announced.shards <= SHARDS_MAX:
+            raise ProtocolError(peer=self.address, reason=f"announces {announced.shards} shards")
         with self._core.lock:
             self._core.use_shards(announced.shards)
             self._shared.streams.use_shards(announced.shards)

@@ -73,8 +73,12 @@ class Masters:
 
     async def _follow(self) -> None:
         """Ends the links that nobody names any more, then begins the new ones: a master keeps one connection a
-        segment, and may have been reached by another name."""
-        ended = [address for address in self._links if address not in self._wanted]
+        segment, and may have been reached by another name. One that has failed by a bug is begun anew."""
+        for address, task in self._tasks.items():
+            if task.done() and not task.cancelled():
+                logger.error("the link to %s failed", address, exc_info=task.exception())
+        failed = {address for address, task in self._tasks.items() if task.done()}
+        ended = [address for address in self._links if address not in self._wanted or address in failed]
         for address in ended:
             self._tasks[address].cancel()
         if ended:
@@ -149,7 +153,7 @@ class Masters:
             if victims is None:
                 del asked[address]
                 continue
-            self._merge.answered(address, victims.next_age_ms)
+            self._merge.answered(address, victims.next_age_ms, time.monotonic())
             left_bytes -= victims.freed_bytes
             drops = [*(whole.drops if whole else ()), *victims.drops]
             whole = Victims(drops, want_bytes - left_bytes, victims.next_age_ms)

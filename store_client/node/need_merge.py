@@ -12,28 +12,30 @@ NOTHING = -1
 
 
 class NeedMerge:
-    """Ages of the next victims, as the masters said last."""
+    """When the masters' next victims were last used, on this node's clock, as each master said last."""
 
     def __init__(self) -> None:
-        self._ages_ms: dict[str, float] = {}
+        self._used_ms: dict[str, float] = {}
 
     def choose(self, masters: list[str], wanted_bytes: int, left_bytes: int) -> tuple[str, int] | None:
         """Whom to ask next, and for how much; None where nobody has anything left. One that was never asked may have
         the oldest of all."""
         if len(masters) == 1:
             return masters[0], left_bytes
-        oldest = max(masters, key=lambda master: self._ages_ms.get(master, math.inf), default=None)
-        if oldest is None or self._ages_ms.get(oldest) == NOTHING:
+        oldest = min(masters, key=lambda master: self._used_ms.get(master, -math.inf), default=None)
+        if oldest is None or self._used_ms.get(oldest) == math.inf:
             return None
         piece_bytes = max(wanted_bytes // PIECES, PIECE_BYTES_MIN)
         return oldest, min(left_bytes, piece_bytes)
 
-    def answered(self, master: str, next_age_ms: int) -> None:
+    def answered(self, master: str, next_age_ms: int, now_s: float) -> None:
         """What it says of its next victim."""
-        self._ages_ms[master] = next_age_ms
+        self._used_ms[master] = math.inf if next_age_ms == NOTHING else now_s * 1000 - next_age_ms
 
     def begin(self, masters: list[str]) -> None:
         """A new need: who had nothing left may have something again."""
-        self._ages_ms = {
-            master: age for master, age in self._ages_ms.items() if master in masters and age != NOTHING
+        self._used_ms = {
+            master: used_ms
+            for master, used_ms in self._used_ms.items()
+            if master in masters and used_ms < math.inf
         }

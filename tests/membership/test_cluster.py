@@ -253,3 +253,17 @@ def node_facts(node: NodeProcess) -> dict[str, int | float | str]:
         return {"stale_pushes": 0}
     finally:
         connection.close()
+
+
+def test_room_is_made_over_all_masters_oldest_first(cluster: Cluster) -> None:
+    """The last test here: it evicts what the others have put."""
+    cluster.settled()
+    size_bytes, count = 400_000, 450  # 180 MB, on two nodes of 64 MiB
+    keys = [f"large {i}" for i in range(count)]
+    for first in range(0, count, 15):
+        part = keys[first : first + 15]
+        assert cluster.client.batch_put(part, [b"x" * size_bytes] * len(part)) == [Status.OK] * len(part)
+    there = cluster.client.batch_is_exist(keys)
+    assert sum(there[-60:]) > 40 and sum(there[:60]) < 20, (
+        "no master gives up young ones while another has old ones"
+    )

@@ -97,7 +97,7 @@ class Victims:
             self.taken += mine[:count]
             del mine[:count]
             left -= count
-            merge.answered(master, mine[0] if mine else -1)
+            merge.answered(master, mine[0] if mine else -1, 0.0)
 
 
 def test_the_oldest_victims_of_all_masters_go_first() -> None:
@@ -112,6 +112,13 @@ def test_the_oldest_victims_of_all_masters_go_first() -> None:
     masters.need(merge, 1000)
     assert not any(masters.ages.values()), "when all are wanted all are found"
     masters.need(merge, 10)
+
+
+def test_ages_that_were_told_at_different_times_compare() -> None:
+    merge = NeedMerge()
+    merge.answered("a", 5_000, now_s=100.0)
+    merge.answered("b", 6_000, now_s=110.0)
+    assert merge.choose(["a", "b"], 1 << 30, 1 << 30) == ("a", 1 << 28), "by now its victim is 15 s old"
 
 
 def test_one_master_is_asked_for_all_at_once() -> None:
