@@ -77,8 +77,13 @@ class Cluster:
         wait_until(lambda: sum(entry.state == 1 for entry in self.client.cluster_map().nodes) == 2, 30)
 
     def fill(self) -> None:
-        wait_until(lambda: set(self.client.batch_put(KEYS, VALUES)) <= {Status.OK, Status.EXISTS}, 30)
-        self.all_there()
+        """Puts what isn't there, again where it was dropped meanwhile: it is a cache."""
+
+        def filled() -> bool:
+            statuses = self.client.batch_put(KEYS, VALUES)
+            return set(statuses) <= {Status.OK, Status.EXISTS} and self.client.batch_get(KEYS) == VALUES
+
+        wait_until(filled, 30)
 
     def all_there(self) -> None:
         wait_until(lambda: self.client.batch_get(KEYS) == VALUES, 30)
