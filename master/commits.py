@@ -73,6 +73,7 @@ def _write(table: Table, segment: int, entries: EntryColumns, chosen: NDArray[np
     if table.lengths is not None:
         view(table.lengths)[cells] = entries.lengths[chosen]
     table.count_copies(segment, len(chosen))
+    table.count_bytes(entries.ranks[chosen], entries.lengths[chosen])
     marks = table.marks.get(segment)
     if marks:
         view(marks)[cells[cells < len(marks)]] = 1
@@ -103,6 +104,7 @@ def _commit_again(
         surplus = known  # its node may be back on the same stream, without an inventory that would tell
     table.slots[cell], table.generations[cell] = named.slot, named.generation
     if table.lengths is not None:
+        table.used_bytes += named.length - known.length
         table.lengths[cell] = named.length
     if known.segment != segment:
         _change_segment(table, row, cell, segment, now_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,13 +14,16 @@ from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.kv_feed import KvFeed
 from moonpool.master.look import Look
 from moonpool.master.nodes import Node, Nodes
+from moonpool.master.outcome import Origin, Outcome, Push
 from moonpool.master.placement import choose
+from moonpool.master.quotas import Spend
 from moonpool.master.request_counts import count
 from moonpool.master.restorer import Restorer
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.step import Step
 from moonpool.master.tags import Tags
 from moonpool.master.tenancy import check_scope
+from moonpool.master.tenant_calls import TenantCalls
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import InvalidParams, StaleEpoch
 from moonpool.schemas.messages import (
@@ -41,6 +43,7 @@ from moonpool.schemas.messages import (
     KeyspaceRegistered,
     Keyspaces,
     ListKeyspaces,
+    ListTenants,
     Message,
     Need,
     NodeState,
@@ -49,6 +52,7 @@ from moonpool.schemas.messages import (
     RegisterKeyspace,
     Removed,
     Report,
+    SetTenant,
     StatusReport,
     Victims,
 )
@@ -59,32 +63,10 @@ log = logging.getLogger(__name__)
 EPOCH_END = 1 << 62
 """Epochs are ms since 1970: one from here on is an error, and would leave no room to go above it."""
 
+__all__ = ["MasterCore", "Origin", "Outcome", "Push"]
+
 UNTOLD = -1
 """In the place of a node's free bytes, for those who see one tenant alone."""
-
-Push = tuple[bytes, Drop | Check]
-"""(segment, message)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Who asks: `host` shares memory with the sender, `segment` is its own where it is a node. `sees_all`: keyspaces
-    and counters of every tenant are its business."""
-
-    host: str
-    tenant: str
-    segment: bytes | None = None
-    sees_all: bool = True
-
-
-@dataclass(slots=True)
-class Outcome:
-    """`awaits`: (segment, drop id) that nodes should confirm before the reply; `confirmed`: that this one confirmed."""
-
-    reply: Message
-    pushes: list[Push] = field(default_factory=list)
-    awaits: tuple[tuple[bytes, int], ...] = ()
-    confirmed: tuple[tuple[bytes, int], ...] = ()
 
 
 class MasterCore:
@@ -108,6 +90,7 @@ class MasterCore:
         self._settings = settings
         self._alone = alone
         self._shards = ShardSet(shards, policy, feed)
+        self._tenants = TenantCalls(self._shards, settings.quotas)
         self._masters: list[str] = []
         self._owners: list[int] = []
         if alone:
@@ -127,6 +110,8 @@ class MasterCore:
             GetClusterMap: self._cluster_map,
             GetStatus: self._get_status,
             Drain: self._drain,
+            SetTenant: lambda message, *_: Outcome(self._tenants.set(message)),
+            ListTenants: lambda *_: Outcome(self._tenants.list()),
             Announce: self._announce,
             Heartbeat: self._heartbeat,
             Report: self._report,
@@ -137,10 +122,14 @@ class MasterCore:
 
     def handle(self, message: Message, now_s: float, origin: Origin) -> Outcome:
         """Answers a request. Raises MoonpoolError for refusals; nothing has changed then."""
-        if not origin.sees_all:
-            check_scope(message, origin.tenant, self._shards.specs_by_digest)
+        self.check(message, origin)
         handler = self._handlers.get(type(message), self._ask)
         return handler(message, now_s, origin)
+
+    def check(self, message: Message, origin: Origin) -> None:
+        """Raises where a request names what its sender may not see: before anything else is said of it."""
+        if not origin.sees_all:
+            check_scope(message, origin.tenant, self._shards.specs_by_digest)
 
     def slices(self, message: Message, blocks: int) -> list[Part]:
         """A long request in parts of about so many blocks; [] where it isn't long. Raises what no part could answer."""
@@ -187,7 +176,13 @@ class MasterCore:
     # ------------------------------------------------------------ clients
 
     def _ask(self, message: Message, now_s: float, origin: Origin) -> Outcome:
-        reply, steps = self._shards.ask(message, self._steps(now_s, origin.host))
+        if isinstance(message, PutStart) and self._tenants.limited:
+            books = self._tenants.books(now_s, self._steps(now_s))
+            step_of = partial(self._step, now_s, origin.host, spend=self._tenants.spend(books))
+            reply, steps = self._shards.ask(message, step_of)
+            steps = [*steps, *books.steps.values()]
+        else:
+            reply, steps = self._shards.ask(message, self._steps(now_s, origin.host))
         count(self._counts, message, reply)
         if isinstance(message, PutStart) and isinstance(reply, PutStarted):
             self.tags.note(message, reply, origin.tenant)
@@ -244,7 +239,7 @@ class MasterCore:
 
     def _get_status(self, message: GetStatus, now_s: float, origin: Origin) -> Outcome:
         return Outcome(
-            StatusReport(self.status(now_s) if origin.sees_all else self.tenant_status(origin.tenant))
+            StatusReport(self.status(now_s) if origin.sees_all else self._tenants.facts(origin.tenant))
         )
 
     def _drain(self, message: Drain, now_s: float, origin: Origin) -> Outcome:
@@ -316,7 +311,8 @@ class MasterCore:
     def _need(self, message: Need, now_s: float, origin: Origin) -> Outcome:
         self._check_epoch(message.epoch)
         node = self._nodes.heard(message.segment, now_s)
-        evicted = self._shards.need(node.index, message.want_bytes, now_s, self._steps(now_s))
+        steps, first = self._steps(now_s), self._tenants.over()
+        evicted = self._shards.need(node.index, message.want_bytes, now_s, steps, first)
         self._counts["needs"] += 1
         claims = self._shards.claims if evicted.drops else []
         reply = Victims(evicted.drops, evicted.freed_bytes, evicted.next_age_ms, claims)
@@ -332,7 +328,7 @@ class MasterCore:
 
     # ------------------------------------------------------------ steps and pushes
 
-    def _step(self, now_s: float, host: str, shard: int) -> Step:
+    def _step(self, now_s: float, host: str, shard: int, spend: Spend | None = None) -> Step:
         def place_put(size_bytes: int) -> int | None:
             promised = self._shards.promised()
             here = choose(self._nodes.writable_on(host), size_bytes, promised) if host else None
@@ -340,7 +336,7 @@ class MasterCore:
             return None if best is None else best.index
 
         nodes = self._nodes
-        return Step(now_s, nodes.usable, nodes.impaired, nodes.names, place_put, shard)
+        return Step(now_s, nodes.usable, nodes.impaired, nodes.names, place_put, shard, spend=spend)
 
     def _steps(self, now_s: float, host: str = "") -> Callable[[int], Step]:
         return partial(self._step, now_s, host)
@@ -379,15 +375,6 @@ class MasterCore:
         facts["free_bytes"] = sum(node.free_bytes for node in nodes)
         facts["nodes_draining"] = sum(entry.draining for entry in self._nodes.entries())
         return facts | self._shards.facts() | dict(self._counts)
-
-    def tenant_status(self, tenant: str) -> dict[str, int | float | str]:
-        """What one tenant is told: nothing that depends on another."""
-        return {
-            "epoch": self.epoch,
-            "shards": self._shards.total,
-            "tenant": tenant,
-            **self._shards.facts_of(tenant),
-        }
 
     def validate(self) -> None:
         """Asserts every invariant. A scan: for tests."""

@@ -84,6 +84,7 @@ class FlatTable(Table):
         view(self.uses)[numbers] = uses
         view(self.ready)[numbers] = 1
         self.count_copies(segment, count)
+        self.count_bytes(entries.ranks, entries.lengths)
         marks = self.marks.get(segment)
         if marks:
             view(marks)[cells[cells < len(marks)]] = 1

@@ -94,6 +94,7 @@ class MasterHandler:
             self._check_announce(message, peer)
         identity = peer.identity
         origin = Origin(peer.hello.host, identity.tenant, peer.data.get("segment"), identity.sees_all)
+        self._core.check(message, origin)
         if self._hard is not None and isinstance(message, RECORDED) and not self._hard.holds(message):
             return self._hard.handle(message, origin)
         if isinstance(message, (Remove, Clear)):

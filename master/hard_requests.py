@@ -13,10 +13,28 @@ from moonpool.master.entry_log.logs import EntryLogs
 from moonpool.master.recorder import Recorder
 from moonpool.master.shard_set import KEYSPACES_MAX
 from moonpool.master.store.base import Delete, Put, Write
-from moonpool.master.store.records import DrainRecord, RemovalRecord, drain_key, encode, keyspace_key
+from moonpool.master.store.records import (
+    DrainRecord,
+    RemovalRecord,
+    TenantRecord,
+    drain_key,
+    encode,
+    keyspace_key,
+    tenant_key,
+)
 from moonpool.schemas.clock import Clock
 from moonpool.schemas.errors import MoonpoolError
-from moonpool.schemas.messages import Clear, Drain, Drop, Message, Pin, RegisterKeyspace, Remove, Unpin
+from moonpool.schemas.messages import (
+    Clear,
+    Drain,
+    Drop,
+    Message,
+    Pin,
+    RegisterKeyspace,
+    Remove,
+    SetTenant,
+    Unpin,
+)
 from moonpool.schemas.packed import split_hashes
 
 log = logging.getLogger(__name__)
@@ -26,7 +44,7 @@ EXPIRE_EVERY_S = 10.0
 REMOVAL_KEPT_MS = 30 * 86_400_000
 """How long a segment may be away and still hear of a removal: one that is gone for good must not fill the store."""
 
-RECORDED = (RegisterKeyspace, Pin, Unpin, Drain)
+RECORDED = (RegisterKeyspace, Pin, Unpin, Drain, SetTenant)
 """Messages that are answered when the store has what they ask for."""
 
 
@@ -57,6 +75,8 @@ class HardRequests:
         await self.recorder.load()
         for spec in self._state.keyspaces.values():
             self._core.handle(RegisterKeyspace(spec), self._clock.now_s(), Origin("", spec.tenant))
+        for name, tenant in self._state.tenants.items():
+            self._core.handle(SetTenant(name, tenant.quota_bytes), self._clock.now_s(), Origin("", name))
         self._core.restorer.remember_drains(self._state.drains)
         for shard in list(self._core.shards):
             await self.recover(shard)
@@ -110,6 +130,9 @@ class HardRequests:
         elif isinstance(message, Drain):
             record = Put(drain_key(message.node), encode(DrainRecord(wall_ms())))
             await self.recorder.record([record if message.on else Delete(record.key)])
+        elif isinstance(message, SetTenant):
+            record = Put(tenant_key(message.tenant), encode(TenantRecord(message.quota_bytes)))
+            await self.recorder.record([record])
         return reply
 
     def _register(self, message: RegisterKeyspace) -> list[Write]:

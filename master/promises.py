@@ -31,6 +31,7 @@ class Promises:
         self._ends: dict[int, list[Key]] = {}  # tick -> keys that may end then
         self._ticks: list[int] = []  # heap of those ticks
         self.bytes_on: dict[int, int] = {}  # segment -> promised bytes
+        self.bytes_of: Counter[bytes] = Counter()  # keyspace -> promised bytes
 
     def __len__(self) -> int:
         return len(self._held)
@@ -45,13 +46,15 @@ class Promises:
         return self._limit - len(self._held)
 
     def give(self, keys: Sequence[Key], promise: Promise) -> None:
-        """The same promise for each of several keys that nobody holds."""
+        """The same promise for each of several keys of one keyspace that nobody holds."""
         if not self._held.keys().isdisjoint(keys):
             for key in keys:
                 self.end(key)  # one whose time is over, at most
         self._held.update(dict.fromkeys(keys, promise))
         size_bytes = len(keys) * promise.size_bytes
         self.bytes_on[promise.segment] = self.bytes_on.get(promise.segment, 0) + size_bytes
+        if keys:
+            self.bytes_of[keys[0][0]] += size_bytes
         tick = tick_after(promise.until_s)
         if tick not in self._ends:
             self._ends[tick] = []
@@ -63,25 +66,25 @@ class Promises:
         promise = self._held.pop(key, None)
         if promise is None:
             return
-        left = self.bytes_on[promise.segment] - promise.size_bytes
-        if left:
-            self.bytes_on[promise.segment] = left
-        else:
-            del self.bytes_on[promise.segment]
+        self._uncount(promise.segment, key[0], promise.size_bytes)
 
     def end_all(self, keys: Iterable[Key]) -> None:
         """Committed or abandoned, all of them."""
-        pop, size_bytes = self._held.pop, Counter[int]()
+        pop, size_bytes = self._held.pop, Counter[tuple[int, bytes]]()
         for key in keys:
             promise = pop(key, None)
             if promise is not None:
-                size_bytes[promise.segment] += promise.size_bytes
-        for segment, ended in size_bytes.items():
-            left = self.bytes_on[segment] - ended
-            if left:
-                self.bytes_on[segment] = left
-            else:
-                del self.bytes_on[segment]
+                size_bytes[promise.segment, key[0]] += promise.size_bytes
+        for (segment, keyspace), ended in size_bytes.items():
+            self._uncount(segment, keyspace, ended)
+
+    def _uncount(self, segment: int, keyspace: bytes, size_bytes: int) -> None:
+        self.bytes_on[segment] -= size_bytes
+        if not self.bytes_on[segment]:
+            del self.bytes_on[segment]
+        self.bytes_of[keyspace] -= size_bytes
+        if not self.bytes_of[keyspace]:
+            del self.bytes_of[keyspace]
 
     def any_held(self, keys: Collection[Key]) -> bool:
         """Whether somebody may hold one of them; it may be over."""
@@ -104,8 +107,11 @@ class Promises:
     def validate(self) -> None:
         """Totals agree with what is held."""
         totals: dict[int, int] = {}
-        for promise in self._held.values():
+        of_keyspaces: Counter[bytes] = Counter()
+        for key, promise in self._held.items():
+            of_keyspaces[key[0]] += promise.size_bytes
             totals[promise.segment] = totals.get(promise.segment, 0) + promise.size_bytes
         assert totals == {segment: size for segment, size in self.bytes_on.items() if size}, "promised bytes"
         assert sorted(self._ticks) == sorted(self._ends) and all(self._ends.values())
+        assert of_keyspaces == self.bytes_of, "promised bytes of keyspaces"
         assert len(self._held) <= self._limit, "more promises than allowed"

@@ -29,9 +29,10 @@ def start_item(
     promises.expire(step.now_s, 2 * len(hashes))  # so many more than are given that they never pile up
     rows = table.rows.find(item.hashes, table.spec.hash_bytes)
     keys = dict.fromkeys(zip(repeat(item.keyspace), repeat(item.rank), hashes))
-    # The usual case at once: nobody has any of them, or is about to.
+    # The usual case at once: nobody has any of them, or is about to, and no quota is to be kept.
     if (
-        hashes
+        step.spend is None
+        and hashes
         and rows.max() == NO_ROW
         and len(keys) == len(hashes) <= promises.room()
         and not promises.any_held(keys)
@@ -56,12 +57,15 @@ def start_item(
         if segment is None:
             answers[index] = PutAnswer.NO_NODE
             continue
+        if step.spend is not None and not step.spend(table.spec.tenant, item.size_bytes):
+            answers[index] = PutAnswer.QUOTA
+            continue
         answers[index] = PutAnswer.GO
         granted[key] = None
-    if segment is not None:
+    if granted and segment is not None:
         until_s = step.now_s + promise_ms / 1000
         promises.give(list(granted), Promise(until_s, segment, item.size_bytes))
-    return bytes(answers), segment
+    return bytes(answers), segment if granted else None
 
 
 def _hangs(table: Table, item: PutItem, promises: Promises, now_s: float) -> bool:

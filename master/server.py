@@ -26,7 +26,7 @@ from moonpool.master.store.opening import IN_MEMORY, open_store
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import RpcFailed
 from moonpool.schemas.messages import decode_master_request
-from moonpool.store_client.rpc.access import Access, check_guarded
+from moonpool.store_client.rpc.access import Access, check_bare, check_guarded
 from moonpool.store_client.rpc.peer import Limits
 from moonpool.store_client.rpc.server import RpcServer
 from moonpool.store_client.rpc.tls import ServerTls
@@ -49,6 +49,8 @@ class MasterServer:
         check_guarded(settings.host, settings)
         if settings.http_port:
             check_guarded(settings.http_host, settings)
+        if settings.events_port:
+            check_bare(settings.events_host, settings)
         self.http_address = ""
         """Of the REST interface, once it is there."""
         self._settings = settings

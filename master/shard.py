@@ -69,6 +69,11 @@ class ShardIndex(Protocol):
         """Bytes that writers were promised, by segment."""
         ...
 
+    @property
+    def promised_to(self) -> Mapping[bytes, int]:
+        """The same by keyspace."""
+        ...
+
     def register(self, spec: KeyspaceSpec) -> None:
         """Makes a keyspace known."""
         ...
@@ -137,10 +142,6 @@ class ShardIndex(Protocol):
         """Of every keyspace."""
         ...
 
-    def tables_of(self, keyspaces: Iterable[bytes]) -> list[Table]:
-        """Those of some keyspaces."""
-        ...
-
     def facts(self) -> dict[str, int]:
         """Sizes and counters."""
         ...
@@ -177,6 +178,11 @@ class Shard:
     def promised(self) -> Mapping[int, int]:
         """See ShardIndex."""
         return self.promises.bytes_on
+
+    @property
+    def promised_to(self) -> Mapping[bytes, int]:
+        """See ShardIndex."""
+        return self.promises.bytes_of
 
     def register(self, spec: KeyspaceSpec) -> None:
         """See ShardIndex."""
@@ -369,10 +375,6 @@ class Shard:
         self.ceiling.validate()
         for table in self.tables.values():
             validate_table(table)
-
-    def tables_of(self, keyspaces: Iterable[bytes]) -> list[Table]:
-        """See ShardIndex."""
-        return [self.tables[keyspace] for keyspace in keyspaces]
 
     def specs(self) -> list[KeyspaceSpec]:
         """See ShardIndex."""

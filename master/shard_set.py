@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -199,14 +199,34 @@ class ShardSet:
 
     def facts_of(self, tenant: str) -> dict[str, int | float | str]:
         """Sizes of one tenant's keyspaces."""
-        own = [keyspace for keyspace, spec in self._specs.items() if spec.tenant == tenant]
-        tables = [table for index in self._shards.values() for table in index.tables_of(own)]
+        tables = [index.tables[keyspace] for keyspace in self._of(tenant) for index in self._shards.values()]
         return {
-            "keyspaces": len(own),
+            "keyspaces": len(self._of(tenant)),
+            "used_bytes": sum(table.used_bytes for table in tables),
             "rows": sum(map(len, tables)),
             "copies": sum(sum(table.copies.values()) for table in tables),
             "pins": sum(len(table.pins) for table in tables),
         }
+
+    def _of(self, tenant: str) -> list[bytes]:
+        return [keyspace for keyspace, spec in self._specs.items() if spec.tenant == tenant]
+
+    def tables_of(self, tenant: str) -> dict[int, list[Table]]:
+        """One tenant's tables in the shards that may be changed."""
+        own = self._of(tenant)
+        return {
+            shard: [self._shards[shard].tables[keyspace] for keyspace in own]
+            for shard, life in self._lives.items()
+            if life.changes
+        }
+
+    def stored_by(self, tenant: str) -> int:
+        """Bytes of a tenant's copies, and of those that are promised."""
+        return sum(
+            index.tables[keyspace].used_bytes + index.promised_to.get(keyspace, 0)
+            for keyspace in self._of(tenant)
+            for index in self._shards.values()
+        )
 
     def _hash_bytes(self, keyspace: bytes) -> int:
         spec = self._specs.get(keyspace)
@@ -252,8 +272,11 @@ class ShardSet:
 
     # ------------------------------------------------------------ nodes
 
-    def need(self, segment: int, want_bytes: int, now_s: float, step_of: StepOf) -> Evicted:
-        """Removes victims until so many bytes of the segment are free: of all shards, in the order of their worth."""
+    def need(
+        self, segment: int, want_bytes: int, now_s: float, step_of: StepOf, first: Collection[str] = ()
+    ) -> Evicted:
+        """Removes victims until so many bytes of the segment are free: of all shards, in the order of their worth.
+        Tenants named `first` give up theirs before all others."""
         if want_bytes < 0:
             raise InvalidParams(field="want_bytes", value=want_bytes, allowed="0 or more")
         steps = {shard: step_of(shard) for shard, life in self._lives.items() if life.changes}
@@ -263,11 +286,16 @@ class ShardSet:
         tables = list(offers)
         self._policy.full(sum(map(len, tables)))
         self._policy.study()
-        room = Room(segment, want_bytes, now_s, offers, Budget(NEED_ROWS_MAX), self.evictions)
-        room.make()
+        budget = Budget(NEED_ROWS_MAX)
+        freed_bytes = 0
+        theirs = {table: drops for table, drops in offers.items() if table.spec.tenant in first}
+        for some in (theirs, offers) if theirs else (offers,):
+            room = Room(segment, want_bytes - freed_bytes, now_s, some, budget, self.evictions)
+            room.make()
+            freed_bytes += room.freed_bytes
         drops = [drop for step in steps.values() for drop in step.drops.take(segment)]
         age_ms = next_age_ms(tables, segment, now_s)
-        return Evicted(drops, room.freed_bytes, age_ms, list(steps.values()))
+        return Evicted(drops, freed_bytes, age_ms, list(steps.values()))
 
     def lose(self, segment: int) -> None:
         """The segment's copies go, in slices."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from moonpool.master.drops import DropBatch
+from moonpool.master.quotas import Spend
 from moonpool.master.table import Usable
 from moonpool.schemas.errors import InvalidParams
 
@@ -42,7 +43,7 @@ PlacePut = Callable[[int], int | None]
 @dataclass(slots=True)
 class Step:
     """One shard's. `usable` by segment index; `impaired`: some segment that holds rows isn't. `names`: segment ids by
-    index. `postponed`: segments that may hold what is removed later. `share`: of the time that all shards have."""
+    index. `postponed`: segments that may hold what is removed later. `share`: of the time that all shards have. `spend`: asked for each new block where tenants have quotas."""
 
     now_s: float
     usable: Usable
@@ -51,6 +52,7 @@ class Step:
     place_put: PlacePut
     shard: int = 0
     share: float = 1.0
+    spend: Spend | None = None
     drops: DropBatch = field(init=False)
     checks: list[CheckOrder] = field(default_factory=list)
     predicate: Predicate | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from moonpool.master.pins import Pins
 from moonpool.master.traffic import Traffic
 from moonpool.master.victims import UNREADY_S, Candidates
 from moonpool.schemas.keyspace import KeyspaceSpec
-from moonpool.schemas.packed import I64, U16
+from moonpool.schemas.packed import I64, U16, U64
 
 if TYPE_CHECKING:
     from moonpool.master.kv_feed import KvFeed
@@ -49,6 +49,7 @@ class Table(ABC):
         self.spec = spec
         self.keyspace = spec.digest()
         self.world = spec.world
+        self.shard_bytes: I64 = np.array(spec.shard_bytes, dtype=np.int64)
         self.full = (1 << spec.world) - 1
         self.rows = HashMap()
         self.hashes: list[bytes] = []  # of each row; empty where the row is free
@@ -71,6 +72,7 @@ class Table(ABC):
         self.pins = Pins()
         self.kept_pins: dict[bytes, float] = {}  # hash -> end of a pin that holds again when its row is back
         self.copies: dict[int, int] = {}  # segment -> copies on it
+        self.used_bytes = 0  # of all copies
         self.marks: dict[int, bytearray] = {}  # segment -> cells that its inventory under way has named
         self.traffic = Traffic()
         self.feed: KvFeed | None = None
@@ -228,6 +230,11 @@ class Table(ABC):
         else:
             del self.copies[segment]
 
+    def count_bytes(self, ranks: NDArray[Any], lengths: U64) -> None:
+        """Copies of these ranks have come. `lengths` count where sizes vary."""
+        sizes = self.shard_bytes[ranks] if self.lengths is None else lengths
+        self.used_bytes += int(sizes.sum())
+
     def move(self, row: int, rank: int, slot: int, generation: int) -> None:
         """The copy lies elsewhere in its segment now."""
         cell = row * self.world + rank
@@ -259,6 +266,7 @@ class Table(ABC):
                 [slots[rank] for rank in ranks],
                 [generations[rank] for rank in ranks],
             )
+            self.used_bytes -= self.bytes_on(row, segment)
             self.count_copies(segment, -len(ranks))
         self.which[first:end] = self._nowhere
         self.committed[row] = 0
@@ -279,6 +287,7 @@ class Table(ABC):
     def _forget_copy(self, row: int, rank: int) -> None:
         cell = row * self.world + rank
         self.count_copies(self.which[cell], -1)
+        self.used_bytes -= self.place(row, rank).length
         self.which[cell] = NO_SEGMENT
         self.committed[row] &= ~(1 << rank)
         self._trust(row, rank)

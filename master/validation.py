@@ -27,6 +27,7 @@ def validate_table(table: Table) -> None:
 
 def _copies(table: Table, rows: list[int]) -> None:
     copies: Counter[int] = Counter()
+    used_bytes = 0
     for row in rows:
         for rank in range(table.world):
             segment = table.which[row * table.world + rank]
@@ -34,10 +35,12 @@ def _copies(table: Table, rows: list[int]) -> None:
                 "bitmap and places differ"
             )
             copies[segment] += segment != NO_SEGMENT
+            used_bytes += table.place(row, rank).length if segment != NO_SEGMENT else 0
         assert table.committed[row] or table.has_child(row), "a row with neither copies nor children"
         doubted = table.doubted.get(row, 0)
         assert doubted & table.committed[row] == doubted, "a doubt about nothing"
     assert +copies == Counter(table.copies), "copies counted wrongly"
+    assert used_bytes == table.used_bytes, "bytes counted wrongly"
     assert set(table.doubted) <= set(rows), "a doubt about a row that left"
     assert set(table.pins.rows()) <= set(rows), "a pin on a row that left"
     assert table.doomed.keys() <= set(rows), "a removal of a row that left"

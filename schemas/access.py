@@ -59,6 +59,8 @@ ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     m.Pin: _CLIENTS,
     m.Unpin: _CLIENTS,
     m.Drain: _ADMIN,
+    m.SetTenant: _ADMIN,
+    m.ListTenants: frozenset({Role.MONITOR}),
     m.Drain: _ADMIN,
     # nodes to a master
     m.Announce: _NODES,

@@ -103,6 +103,10 @@ class MasterSettings(Settings):
     tokens_file: TokensFile = ""
     tls_cert: TlsCert = ""
     tls_key: TlsKey = ""
+    quotas: str = Field(
+        "",
+        description="what tenants may store, for example red=10GB,blue=500MB; `moonpool tenant` changes it",
+    )
     tls_ca: str = Field("", description="CA that clients' certificates are checked against, a PEM file")
     insecure: Insecure = False
     dashboard: bool = Field(True, description="serve the dashboard at /ui of the HTTP port")

@@ -41,6 +41,7 @@ class PutAnswer(IntEnum):
     BUSY = 2  # somebody else holds the promise to write it
     NO_PARENT = 3  # start again from the run's first block
     NO_NODE = 4  # no live node could take it
+    QUOTA = 5  # its tenant is at its quota, and has nothing of its own to give up
 
 
 class Status(IntEnum):
@@ -56,6 +57,7 @@ class Status(IntEnum):
     BUSY = 7
     NO_PARENT = 8
     GONE = 9  # the grant was taken back before its commit
+    QUOTA = 10  # the tenant is at its quota, and nothing of its own could be evicted
 
 
 # ---------------------------------------------------------------- handshake
@@ -397,6 +399,32 @@ class Keyspaces(Message, frozen=True):
     """Answer to ListKeyspaces."""
 
     specs: list[KeyspaceSpec]
+
+
+class SetTenant(Message, frozen=True):
+    """A tenant's quota in bytes (0: none). Answered by Done: count 1 where that is new."""
+
+    tenant: str
+    quota_bytes: int
+
+
+class ListTenants(Message, frozen=True):
+    """Tenants that have keyspaces or a quota."""
+
+
+class TenantInfo(msgspec.Struct, frozen=True, array_like=True):
+    """`used_bytes`: of all copies, in the shards that the answering master owns."""
+
+    tenant: str
+    quota_bytes: int
+    used_bytes: int
+    keyspaces: int
+
+
+class Tenants(Message, frozen=True):
+    """Answer to ListTenants, by name."""
+
+    tenants: list[TenantInfo]
 
 
 class GetClusterMap(Message, frozen=True):
@@ -780,6 +808,8 @@ ClientToMaster = (
     | Pin
     | Unpin
     | Drain
+    | SetTenant
+    | ListTenants
     | Describe
     | DescribeKeyspace
     | ListKeyspaces
@@ -803,6 +833,7 @@ MasterReply = (
     | Description
     | KeyspaceFacts
     | Keyspaces
+    | Tenants
     | ClusterMap
     | StatusReport
     | Announced

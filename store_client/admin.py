@@ -17,13 +17,17 @@ from moonpool.schemas.messages import (
     GetStatus,
     Hello,
     KeyspaceFacts,
+    ListTenants,
     NodeInfo,
     NodeState,
     Presence,
     Present,
     Remove,
     Removed,
+    SetTenant,
     StatusReport,
+    TenantInfo,
+    Tenants,
     decode_from_node,
 )
 from moonpool.schemas.packed import join_hashes
@@ -94,6 +98,23 @@ class Admin:
         with self._parts.gate:
             deadline_s = self._parts.deadline_s(timeout_s)
             return self._parts.cluster.ask(Drain(node, on), Done, deadline_s).count > 0  # of every master
+
+    def tenants(self, *, timeout_s: float | None = None) -> list[TenantInfo]:
+        """Tenants that have keyspaces or a quota. For admins and monitors."""
+        with self._parts.gate:
+            parts = self._parts.cluster.ask_all(ListTenants(), Tenants, self._parts.deadline_s(timeout_s))
+        found: dict[str, TenantInfo] = {}
+        for one in (one for part in parts for one in part.tenants):
+            before = found.get(one.tenant)
+            used_bytes = one.used_bytes + (before.used_bytes if before else 0)
+            found[one.tenant] = msgspec.structs.replace(one, used_bytes=used_bytes)
+        return [found[name] for name in sorted(found)]
+
+    def set_quota(self, tenant: str, quota_bytes: int, *, timeout_s: float | None = None) -> bool:
+        """What a tenant may store (0: no quota). Returns whether that is new. For admins."""
+        with self._parts.gate:
+            request, deadline_s = SetTenant(tenant, quota_bytes), self._parts.deadline_s(timeout_s)
+            return any(done.count for done in self._parts.cluster.ask_all(request, Done, deadline_s))
 
     def node_status(self, info: NodeInfo, *, timeout_s: float | None = None) -> dict[str, int | float | str]:
         """A node's own counters, asked of itself. Raises Unreachable."""

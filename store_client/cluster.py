@@ -118,6 +118,16 @@ class Cluster:
             raise ProtocolError(peer=self.name, reason=f"{name} in answer to {type(message).__name__}")
         return answer
 
+    def ask_all(self, message: Message, reply: type[Reply], deadline_s: float) -> list[Reply]:
+        """The answer of every master. Raises what any of them answers, and Unreachable."""
+        known = self._known(deadline_s)
+        calls = [partial(self._link(name).ask, message, reply, deadline_s) for name in known.masters]
+        outcomes = self._all(calls, deadline_s)
+        answers = [one for one in outcomes if isinstance(one, reply)]
+        if len(answers) < len(outcomes):
+            raise _worst([one for one in outcomes if not isinstance(one, reply)])
+        return answers
+
     def register(self, spec: KeyspaceSpec, deadline_s: float) -> bytes:
         """Makes a keyspace known to every master. Those that can't be asked are told when they ask back."""
         known = self._known(deadline_s)

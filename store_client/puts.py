@@ -50,6 +50,7 @@ _STATUS_OF[PutAnswer.EXISTS] = Status.EXISTS
 _STATUS_OF[PutAnswer.BUSY] = Status.BUSY
 _STATUS_OF[PutAnswer.NO_PARENT] = Status.NO_PARENT
 _STATUS_OF[PutAnswer.NO_NODE] = Status.NO_SPACE
+_STATUS_OF[PutAnswer.QUOTA] = Status.QUOTA
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ from moonpool.store_client.cli import (
     servers,
     simulate,
     status,
+    tenant,
     top,
     version,
 )
@@ -55,6 +56,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(config.app, name="config")
+app.add_typer(tenant.app, name="tenant")
 
 
 def main() -> None:

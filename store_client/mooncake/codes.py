@@ -14,6 +14,7 @@ from moonpool.schemas.errors import (
     MoonpoolError,
     NoSpace,
     NotFound,
+    QuotaExceeded,
     TransferFailed,
     UsedAfterFork,
 )
@@ -30,6 +31,7 @@ _CODES = {
     Status.OK: OK,
     Status.MISSING: NOT_FOUND,
     Status.NO_SPACE: NoSpace.code,
+    Status.QUOTA: QuotaExceeded.code,
     Status.TOO_LARGE: NoSpace.code,
     Status.CORRUPT: ChecksumMismatch.code,
     Status.FAILED: TransferFailed.code,

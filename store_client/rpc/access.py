@@ -141,6 +141,14 @@ def check_page_guarded(host: str, settings: MasterSettings | NodeSettings) -> No
     raise ConfigError(source="settings", field="metrics_host", problem=problem)
 
 
+def check_bare(host: str, settings: MasterSettings) -> None:
+    """The same of a port that knows neither tokens nor certificates. Raises ConfigError."""
+    if settings.insecure or is_loopback(host):
+        return
+    problem = f"{host or 'every address'} is reached from other hosts, and KV events know no tokens; "
+    raise ConfigError(source="settings", field="events_host", problem=problem + "set insecure = true")
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this host reaches what listens there."""
     try:

@@ -13,7 +13,7 @@ from support.processes import MasterProcess
 from moonpool.schemas.config import ClientSettings, MasterSettings, NodeSettings
 from moonpool.schemas.errors import ConfigError
 from moonpool.store_client.cli.serve import child_environment, command
-from moonpool.store_client.rpc.access import check_guarded, check_page_guarded, is_loopback
+from moonpool.store_client.rpc.access import check_bare, check_guarded, check_page_guarded, is_loopback
 from moonpool.store_client.rpc.credentials import Credentials
 from moonpool.store_client.rpc.tls import ServerTls
 
@@ -38,6 +38,13 @@ def test_what_guards_it() -> None:
     with pytest.raises(ConfigError, match="metrics_host"):  # its page speaks no TLS
         check_page_guarded("0.0.0.0", mutual)
     check_page_guarded("127.0.0.1", mutual)
+
+
+def test_ports_that_know_no_tokens() -> None:
+    with pytest.raises(ConfigError, match="events_host"):
+        check_bare("0.0.0.0", MasterSettings(tokens_file="/some/file"))
+    check_bare("0.0.0.0", MasterSettings(insecure=True))
+    check_bare("127.0.0.1", MasterSettings())
 
 
 def test_loopback() -> None:

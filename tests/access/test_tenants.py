@@ -130,6 +130,9 @@ def test_the_same_prompt_is_no_hit_for_another_tenant(shared: Shared, stored: by
     assert m.Status.OK not in statuses.tolist() and not room.any()
     assert {**blue.status(), "keyspaces": 0} == {**before, "keyspaces": 0}
     assert set(put(blue, keyspace)) == {m.Status.OK}, "not EXISTS: that would tell"
+    end_s = soon()
+    while blue.match(keyspace, CHAIN) < len(CHAIN):
+        assert time.monotonic() < end_s
 
 
 def test_no_count_of_one_depends_on_the_other(shared: Shared, stored: bytes) -> None:
@@ -173,6 +176,9 @@ def naming(keyspace: bytes) -> dict[str, list[m.Message]]:
             m.Probe(keyspace, [m.ProbedRun(0, 1, 32, H)]),
             m.Match(keyspace, [(0, H)]),
             m.Match(keyspace, [(7, b"not a hash")]),
+            m.Locate(keyspace, 0, [], b"not a hash" * 9999),
+            m.Presence(keyspace, b"not a hash" * 9999),
+            m.PutStart([m.PutItem(keyspace, 0, 0, b"", b"not a hash" * 9999, BLOCK_BYTES)]),
             m.Presence(keyspace, H),
             m.Locate(keyspace, 0, [m.RunSlice(H, 0, 1)]),
             m.Renew(keyspace, H),

@@ -28,7 +28,7 @@ from moonpool.schemas.packed import join_hashes
 from moonpool.schemas.runs import split_runs
 
 CHAIN = chain(600)
-GO, EXISTS, BUSY, NO_PARENT, NO_NODE = PutAnswer
+GO, EXISTS, BUSY, NO_PARENT, NO_NODE, _ = PutAnswer
 
 
 def made(*names: str, world: int = 1) -> PaperCluster:

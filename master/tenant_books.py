@@ -1,0 +1,45 @@
+"""What each tenant stores with one master, and making room among a tenant's own blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from moonpool.master.drops import DropBatch
+from moonpool.master.need import Room
+from moonpool.master.shard_set import NEED_ROWS_MAX, ShardSet, StepOf
+from moonpool.master.step import Step
+from moonpool.master.table import Table
+from moonpool.master.victims import Budget
+
+
+class TenantBooks:
+    """See Books (quotas.py). Of one request: `steps` gathers what nodes must drop for it."""
+
+    def __init__(self, shards: ShardSet, now_s: float, step_of: StepOf) -> None:
+        self._shards = shards
+        self._now_s = now_s
+        self._step_of = step_of
+        self._budget = Budget(NEED_ROWS_MAX)
+        self.steps: dict[int, Step] = {}
+
+    def stored_by(self, tenant: str) -> int:
+        """See Books."""
+        return self._shards.stored_by(tenant)
+
+    def evict_own(self, tenant: str, want_bytes: int) -> int:
+        """See Books. Bounded: NEED_ROWS_MAX rows are looked at for one request."""
+        offers: dict[Table, DropBatch] = {}
+        for shard, tables in self._shards.tables_of(tenant).items():
+            step = self.steps.get(shard) or self.steps.setdefault(shard, self._step_of(shard))
+            offers.update(dict.fromkeys(tables, step.drops))
+        before = _used(offers)
+        for segment in sorted({segment for table in offers for segment in table.copies}):
+            left = want_bytes - (before - _used(offers))
+            if left <= 0 or self._budget.rows <= 0:
+                break
+            Room(segment, left, self._now_s, offers, self._budget, self._shards.evictions).make()
+        return before - _used(offers)
+
+
+def _used(tables: Iterable[Table]) -> int:
+    return sum(table.used_bytes for table in tables)

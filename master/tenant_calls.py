@@ -1,0 +1,66 @@
+"""Requests about tenants, and what quotas mean for all other requests."""
+
+from __future__ import annotations
+
+import logging
+
+from moonpool.master.quotas import Quotas, Share, Spend, Spending, over, parse_quotas
+from moonpool.master.shard_set import ShardSet, StepOf
+from moonpool.master.tenant_books import TenantBooks
+from moonpool.schemas.messages import Done, SetTenant, TenantInfo, Tenants
+
+log = logging.getLogger(__name__)
+
+
+class TenantCalls:
+    """Of one master. `quotas`: as in its settings."""
+
+    def __init__(self, shards: ShardSet, quotas: str) -> None:
+        """Raises ConfigError."""
+        self._shards = shards
+        self._quotas = Quotas(parse_quotas(quotas))
+
+    def books(self, now_s: float, step_of: StepOf) -> TenantBooks:
+        """Of one request."""
+        return TenantBooks(self._shards, now_s, step_of)
+
+    @property
+    def limited(self) -> bool:
+        """Whether any tenant has a quota."""
+        return bool(self._quotas)
+
+    def spend(self, books: TenantBooks) -> Spend:
+        """What new blocks of one request are held against."""
+        return Spending(self._quotas, self._share, books).spend
+
+    def over(self) -> set[str]:
+        """Tenants whose blocks go first."""
+        return over(self._quotas, self._share, self._shards.stored_by)
+
+    def set(self, message: SetTenant) -> Done:
+        """Raises InvalidParams."""
+        changed = self._quotas.set(message.tenant, message.quota_bytes)
+        if changed:
+            log.info("tenant %r has a quota of %d bytes", message.tenant, message.quota_bytes)
+        return Done(int(changed))
+
+    def list(self) -> Tenants:
+        """Those that have keyspaces or a quota, by name."""
+        names = {spec.tenant for spec in self._shards.specs()} | set(self._quotas.tenants())
+        return Tenants([self._info(name) for name in sorted(names)])
+
+    def facts(self, tenant: str) -> dict[str, int | float | str]:
+        """What one tenant is told: nothing that depends on another."""
+        return {
+            "tenant": tenant,
+            "quota_bytes": self._quotas.limit(tenant),
+            **self._shards.facts_of(tenant),
+        }
+
+    def _info(self, name: str) -> TenantInfo:
+        facts = self._shards.facts_of(name)
+        return TenantInfo(name, self._quotas.limit(name), int(facts["used_bytes"]), int(facts["keyspaces"]))
+
+    @property
+    def _share(self) -> Share:
+        return Share(len(self._shards), self._shards.total)

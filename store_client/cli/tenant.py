@@ -1,0 +1,70 @@
+"""`moonpool tenant`: who shares the pool, and how much each may store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from moonpool.store_client.cli.options import AsJson, Assignments, ConfigFile, Master, open_pool
+
+app = typer.Typer(help="Tenants and their quotas.", no_args_is_help=True)
+
+Tenant = Annotated[str, typer.Argument(help="The tenant's name.")]
+
+
+@app.command("list")
+def list_all(
+    master: Master = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the tenants that have keyspaces or a quota. Needs the role admin or monitor."""
+    import msgspec
+
+    from moonpool.schemas.units import format_size
+    from moonpool.store_client.cli.output import print_json, print_table
+
+    with open_pool(master=master, config=config, assignments=assignments) as client:
+        tenants = client.admin.tenants()
+    if as_json:
+        print_json([msgspec.structs.asdict(tenant) for tenant in tenants])
+        return
+    rows = [
+        (
+            one.tenant,
+            format_size(one.used_bytes),
+            format_size(one.quota_bytes) if one.quota_bytes else "none",
+            one.keyspaces,
+        )
+        for one in tenants
+    ]
+    print_table("Tenants", ("tenant", "used", "quota", "keyspaces"), rows)
+
+
+@app.command("set")
+def set_quota(
+    tenant: Tenant,
+    quota: Annotated[str, typer.Option(help="What it may store, for example 10GB; 0: no quota.")],
+    master: Master = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set a tenant's quota. Needs the role admin."""
+    from moonpool.schemas.errors import InvalidParams
+    from moonpool.schemas.units import format_size, parse_size
+    from moonpool.store_client.cli.output import print_json, write
+
+    try:
+        quota_bytes = parse_size(quota)
+    except ValueError as error:
+        raise InvalidParams(field="--quota", value=quota, allowed=str(error)) from None
+    with open_pool(master=master, config=config, assignments=assignments) as client:
+        changed = client.admin.set_quota(tenant, quota_bytes)
+    if as_json:
+        print_json({"tenant": tenant, "quota_bytes": quota_bytes, "changed": changed})
+        return
+    size = format_size(quota_bytes) if quota_bytes else "as much as there is room for"
+    write(f"tenant {tenant} may store {size}{'' if changed else ' (it was so already)'}\n")
