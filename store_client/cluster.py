@@ -121,8 +121,10 @@ class Cluster:
     def ask_all(self, message: Message, reply: type[Reply], deadline_s: float) -> list[Reply]:
         """The answer of every master. Raises what any of them answers, and Unreachable."""
         known = self._known(deadline_s)
-        calls = [partial(self._link(name).ask, message, reply, deadline_s) for name in known.masters]
-        outcomes = self._all(calls, deadline_s)
+        if len(known.masters) == 1:
+            return [self._link(known.masters[0]).ask(message, reply, deadline_s)]
+        parts = [Part(place, message, None) for place in range(len(known.masters))]
+        outcomes = self._ask_all(known, parts, deadline_s)
         answers = [one for one in outcomes if isinstance(one, reply)]
         if len(answers) < len(outcomes):
             raise _worst([one for one in outcomes if not isinstance(one, reply)])
