@@ -72,8 +72,8 @@ def _write(table: Table, segment: int, entries: EntryColumns, chosen: NDArray[np
     view(table.generations)[cells] = entries.generations[chosen]
     if table.lengths is not None:
         view(table.lengths)[cells] = entries.lengths[chosen]
-    table.count_copies(segment, len(chosen))
-    table.count_bytes(entries.ranks[chosen], entries.lengths[chosen])
+    size_bytes = table.bytes_in(entries.ranks[chosen], entries.lengths[chosen])
+    table.count_copies(segment, len(chosen), size_bytes)
     marks = table.marks.get(segment)
     if marks:
         view(marks)[cells[cells < len(marks)]] = 1
@@ -115,8 +115,8 @@ def _commit_again(
 
 def _change_segment(table: Table, row: int, cell: int, segment: int, now_s: float) -> None:
     new_here = segment not in table.segments_of(row)
-    table.count_copies(table.which[cell], -1)
-    table.count_copies(segment, 1)
+    table.count_copies(table.which[cell], -1, 0)
+    table.count_copies(segment, 1, 0)
     table.which[cell] = segment
     if new_here:
         table.candidates.add(row, segment, now_s)

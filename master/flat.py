@@ -83,8 +83,7 @@ class FlatTable(Table):
         view(self.last_use_s)[numbers] = view(self.unready_since_s)[numbers] = now_s
         view(self.uses)[numbers] = uses
         view(self.ready)[numbers] = 1
-        self.count_copies(segment, count)
-        self.count_bytes(entries.ranks, entries.lengths)
+        self.count_copies(segment, count, self.bytes_in(entries.ranks, entries.lengths))
         marks = self.marks.get(segment)
         if marks:
             view(marks)[cells[cells < len(marks)]] = 1
@@ -129,7 +128,7 @@ class FlatTable(Table):
         self.policy.evicted_all(hashes, view(self.uses)[rows])
         slots, generations = view(self.slots)[rows].tolist(), view(self.generations)[rows].tolist()
         drops.add_rows(segment, self.keyspace, hashes, slots, generations)
-        self.count_copies(segment, -len(numbers))
+        self.count_copies(segment, -len(numbers), -int(self.bytes_of(rows).sum()))
         view(self.which)[rows] = NO_SEGMENT
         view(self.committed)[rows] = 0
         view(self.ready)[rows] = 0

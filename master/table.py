@@ -222,18 +222,18 @@ class Table(ABC):
 
     # ------------------------------------------------------------ places
 
-    def count_copies(self, segment: int, copies: int) -> None:
-        """The segment holds so many copies more."""
+    def count_copies(self, segment: int, copies: int, size_bytes: int) -> None:
+        """The segment holds so many copies more, and the table so many bytes."""
+        self.used_bytes += size_bytes
         left = self.copies.get(segment, 0) + copies
         if left:
             self.copies[segment] = left
         else:
             del self.copies[segment]
 
-    def count_bytes(self, ranks: NDArray[Any], lengths: U64) -> None:
-        """Copies of these ranks have come. `lengths` count where sizes vary."""
-        sizes = self.shard_bytes[ranks] if self.lengths is None else lengths
-        self.used_bytes += int(sizes.sum())
+    def bytes_in(self, ranks: NDArray[Any], lengths: U64) -> int:
+        """Of copies of these ranks, all together. `lengths` count where sizes vary."""
+        return int((self.shard_bytes[ranks] if self.lengths is None else lengths).sum())
 
     def move(self, row: int, rank: int, slot: int, generation: int) -> None:
         """The copy lies elsewhere in its segment now."""
@@ -266,8 +266,7 @@ class Table(ABC):
                 [slots[rank] for rank in ranks],
                 [generations[rank] for rank in ranks],
             )
-            self.used_bytes -= self.bytes_on(row, segment)
-            self.count_copies(segment, -len(ranks))
+            self.count_copies(segment, -len(ranks), -self.bytes_on(row, segment))
         self.which[first:end] = self._nowhere
         self.committed[row] = 0
         self.doubted.pop(row, None)
@@ -286,8 +285,7 @@ class Table(ABC):
 
     def _forget_copy(self, row: int, rank: int) -> None:
         cell = row * self.world + rank
-        self.count_copies(self.which[cell], -1)
-        self.used_bytes -= self.place(row, rank).length
+        self.count_copies(self.which[cell], -1, -self.place(row, rank).length)
         self.which[cell] = NO_SEGMENT
         self.committed[row] &= ~(1 << rank)
         self._trust(row, rank)
