@@ -37,6 +37,14 @@ _FACTS = {
 }
 """Metrics that are facts of the core's status."""
 
+_HARD_FACTS = {
+    "moonpool_master_log_lag_seconds": "log_lag_s",
+    "moonpool_master_log_records_behind": "log_records_behind",
+    "moonpool_master_log_failures_total": "log_failures",
+    "moonpool_master_shards_recovering": "shards_recovering",
+}
+"""Metrics that are facts of hard state and the entry log; 0 where the store outlives nothing."""
+
 _QUEUES = ("promises", "checks_waiting", "doomed_blocks", "sweeps_waiting")
 
 
@@ -47,6 +55,12 @@ def master_samples(parts: MasterParts) -> Samples:
     facts = core.status(now_s)
     for name, fact in _FACTS.items():
         samples.add(name, float(facts.get(fact, 0)))
+    hard_facts = parts.hard_facts()
+    for name, fact in _HARD_FACTS.items():
+        samples.add(name, float(hard_facts.get(fact, 0)))
+    for call, times in parts.store.times.items():
+        samples.add_histogram("moonpool_master_store_seconds", times, call)
+        samples.add("moonpool_master_store_failures_total", parts.store.failures[call], call)
     for queue in _QUEUES:
         samples.add("moonpool_master_queue_length", float(facts[queue]), queue.removesuffix("_waiting"))
     samples.add("moonpool_master_queue_length", parts.handler.confirmations, "confirmations")

@@ -23,6 +23,7 @@ from moonpool.master.rest.server import RestServer, missing_libraries
 from moonpool.master.steady_clock import SteadyClock
 from moonpool.master.store.base import Condition
 from moonpool.master.store.opening import IN_MEMORY, open_store
+from moonpool.master.store.timed import TimedStore
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import RpcFailed
 from moonpool.schemas.messages import decode_master_request
@@ -67,7 +68,7 @@ class MasterServer:
             feed=self._feed,
             alone=seat is None,
         )
-        self._store = seat.store if seat is not None else open_store(settings)
+        self._store = TimedStore(seat.store if seat is not None else open_store(settings))
         fence = unfenced if seat is None else self._fence
         durable = settings.store not in IN_MEMORY
         self._recorder = Recorder(self._store, settings.store_timeout_s, durable=durable, fence=fence)
@@ -130,7 +131,14 @@ class MasterServer:
     def parts(self) -> MasterParts:
         """For the REST interface."""
         return MasterParts(
-            self._core, self._handler, self._server.timings, self._clock, self._settings, self._origins
+            self._core,
+            self._handler,
+            self._server.timings,
+            self._clock,
+            self._settings,
+            self._store,
+            self._hard.facts,
+            self._origins,
         )
 
     async def close(self) -> None:

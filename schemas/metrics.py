@@ -81,6 +81,15 @@ MASTER_METRICS: dict[str, Metric] = {
     "moonpool_master_quarantined_blocks": _gauge(
         "blocks of which a copy was reported bad and is being checked"
     ),
+    # hard state, entry log, recovery
+    "moonpool_master_store_seconds": _histogram("time of a read or commit of the metadata store", "call"),
+    "moonpool_master_store_failures_total": _counter(
+        "reads and commits that the metadata store refused, or didn't answer", "call"
+    ),
+    "moonpool_master_log_lag_seconds": _gauge("age of the entry log of the shard where it is oldest"),
+    "moonpool_master_log_records_behind": _gauge("records of the entry log that a pass has yet to write"),
+    "moonpool_master_log_failures_total": _counter("passes of the entry log that failed"),
+    "moonpool_master_shards_recovering": _gauge("shards whose log or inventories are not all there yet"),
     # what leaves
     "moonpool_master_evicted_blocks_total": _counter("blocks that made room", "reason"),
     "moonpool_master_evicted_age_seconds": _histogram("time since the last use of blocks that made room"),

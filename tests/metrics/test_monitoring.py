@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from moonpool.schemas.metrics import MASTER_METRICS, NODE_METRICS, MetricKind
+from moonpool.schemas.metrics import ENGINE_METRICS, MASTER_METRICS, NODE_METRICS, MetricKind
 
 FILES = Path(__file__).resolve().parents[2] / "helm" / "moonpool" / "files"
-METRICS = {**MASTER_METRICS, **NODE_METRICS}
+METRICS = {**MASTER_METRICS, **NODE_METRICS, **ENGINE_METRICS}
 SUFFIX = re.compile(r"_(bucket|sum|count)$")
 OTHER_LABELS = {"le", "instance"}
 
@@ -37,7 +37,7 @@ QUERIES = [*dashboard(), *((rule["alert"], rule["expr"]) for rule in alerts())]
 
 @pytest.mark.parametrize(("title", "query"), QUERIES)
 def test_a_query_asks_for_what_there_is(title: str, query: str) -> None:
-    names = re.findall(r"moonpool_\w+", query)
+    names = re.findall(r"(?:vllm:)?moonpool_\w+", query)
     assert names
     labels: set[str] = set(OTHER_LABELS)
     for name in names:
@@ -48,7 +48,7 @@ def test_a_query_asks_for_what_there_is(title: str, query: str) -> None:
     asked = {label for part in re.findall(r"by \(([^)]*)\)", query) for label in part.split(", ")}
     asked |= set(re.findall(r"[{,]\s*(\w+)\s*!?=", query))
     assert asked <= labels, f"{title}: {asked - labels}"
-    for name in re.findall(r"(?:rate|increase)\((moonpool_\w+)", query):
+    for name in re.findall(r"(?:rate|increase)\(((?:vllm:)?moonpool_\w+)", query):
         assert METRICS[SUFFIX.sub("", name)].kind is not MetricKind.GAUGE, f"{title}: rate of a gauge"
 
 

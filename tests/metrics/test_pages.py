@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,8 +15,12 @@ from support.report_node import KEYSPACE, SPEC
 from support.rest_master import HASHES, RestMaster, real_chain
 
 from moonpool.master.metrics import KEYSPACES_MAX
+from moonpool.master.store.base import Condition, Write
+from moonpool.master.store.memory import MemoryStore
+from moonpool.master.store.timed import TimedStore
 from moonpool.master.traffic import Traffic
-from moonpool.schemas.config import ClientSettings
+from moonpool.schemas.config import ClientSettings, MasterSettings
+from moonpool.schemas.errors import StoreFailed
 from moonpool.schemas.histogram import Log2Histogram
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import Need, ProbedRun, Victims
@@ -156,3 +161,39 @@ def test_a_node_exports_its_table() -> None:
     assert found["moonpool_node_capacity_bytes", ()] >= 64 << 20
     assert found["moonpool_node_rpc_seconds_count", ("Begin", "unix")] >= 1
     assert found["moonpool_node_transfer_bytes_total", ("write", "shm")] >= len(b"value")
+
+
+def test_the_store_and_its_log_are_told(tmp_path: Path) -> None:
+    settings = MasterSettings(port=0, suspect_after_s=60.0, store=f"file:{tmp_path}/state", log_every_s=0.05)
+    with RestMaster(settings=settings) as master:
+        with StoreClient(ClientSettings(master=master.address)) as client:
+            client.register_keyspace(KeyspaceSpec(kind=Kind.CHAINED, name="m", shard_bytes=(1,)))
+
+        def found() -> dict[tuple[str, tuple[str, ...]], float]:
+            return values(master.client().get("/metrics").text)
+
+        assert found()["moonpool_master_store_seconds_count", ("commit",)] >= 1
+        end_s = time.monotonic() + 20
+        while (now := found())["moonpool_master_shards_recovering", ()]:
+            assert time.monotonic() < end_s
+        assert now["moonpool_master_log_failures_total", ()] == 0
+        assert now["moonpool_master_store_failures_total", ("commit",)] == 0
+
+
+class FullStore(MemoryStore):
+    """Takes nothing."""
+
+    async def commit(
+        self, writes: Sequence[Write], *, conditions: Sequence[Condition] = (), timeout_s: float
+    ) -> int | None:
+        raise StoreFailed(store="this one", reason="no space")
+
+
+async def test_a_store_that_fails_is_counted() -> None:
+    store = TimedStore(FullStore())
+    with pytest.raises(StoreFailed):
+        await store.commit([], timeout_s=1)
+    await store.read(b"", timeout_s=1)
+    assert store.failures == {"read": 0, "commit": 1}
+    assert [store.times[call].count for call in ("read", "commit")] == [1, 1]
+    await store.close()
