@@ -49,7 +49,7 @@ class MasterServer:
         ConfigError, also where it would listen beyond this host unguarded."""
         check_guarded(settings.host, settings)
         if settings.http_port:
-            check_guarded(settings.http_host, settings)
+            check_guarded(settings.http_host, settings, "http_host")
         if settings.events_port:
             check_bare(settings.events_host, settings)
         self.http_address = ""

@@ -6,15 +6,19 @@ import asyncio
 import importlib.util
 import logging
 import socket
-import ssl
 import threading
-from typing import Any
+from typing import TYPE_CHECKING
 
 from moonpool.master.rest.gateway import Gateway
 from moonpool.master.rest.parts import MasterParts
 from moonpool.schemas.access import Authenticator
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import RpcFailed
+from moonpool.store_client.rpc.https import page_tls
+from moonpool.store_client.rpc.tls import ServerTls
+
+if TYPE_CHECKING:
+    import uvicorn
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +37,9 @@ class RestServer:
     """Listens from `start` until `close`."""
 
     def __init__(self, settings: MasterSettings) -> None:
+        """Raises ConfigError where its certificate can't be used."""
         self._settings = settings
-        self._secure = bool(settings.tls_cert)
+        self._tls = page_tls(settings)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -50,7 +55,7 @@ class RestServer:
             target=self._run, args=(gateway, authenticator, sock), name="rest", daemon=True
         )
         self._thread.start()
-        scheme = "https" if self._secure else "http"
+        scheme = "https" if self._tls is not None else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def _run(self, gateway: Gateway, authenticator: Authenticator | None, sock: socket.socket) -> None:
@@ -84,9 +89,8 @@ class RestServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=1,
             backlog=BACKLOG,
-            **self._tls(),
         )
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(config) if self._tls is None else self._secure_server(config, self._tls)
         recording = asyncio.create_task(app.state.recorder.run(gateway))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         stopping = asyncio.create_task(self._stop.wait())
@@ -96,16 +100,11 @@ class RestServer:
         recording.cancel()
         await serving
 
-    def _tls(self) -> dict[str, Any]:
-        """uvicorn's options. Where tokens say who may come in, no certificate is asked for: browsers and probes of
-        Kubernetes have none."""
-        settings = self._settings
-        if not self._secure:
-            return {}
-        pair = {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key}
-        if settings.tls_ca and not settings.tokens_file:
-            return pair | {"ssl_ca_certs": settings.tls_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
-        return pair
+    @staticmethod
+    def _secure_server(config: uvicorn.Config, tls: ServerTls) -> uvicorn.Server:
+        from moonpool.master.rest.secure_server import SecureServer
+
+        return SecureServer(config, tls)
 
     def close(self) -> None:
         """Ends all requests. Blocks for some seconds at most."""

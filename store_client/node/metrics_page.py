@@ -10,14 +10,19 @@ from collections.abc import Callable
 from concurrent.futures import TimeoutError as NoAnswer
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
+from typing import Any
 
 from moonpool.schemas.access import Authenticator
 from moonpool.schemas.errors import RpcFailed
 from moonpool.schemas.metrics import Samples
+from moonpool.store_client.rpc.https import refusal_of_plain_http
+from moonpool.store_client.rpc.tls import HANDSHAKE_BYTE, ServerTls
 
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 5.0
+UNREAD_BYTES = 64 << 10
+"""Taken off a socket before it is closed, or its peer may see a reset in the place of our last words."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -66,6 +71,22 @@ class _Server(TCPServer):
     """Not HTTPServer, which asks a name server for this host's name."""
 
     allow_reuse_address = True
+    tls: ServerTls | None
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """After the TLS handshake, where there is one."""
+        if self.tls is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(REQUEST_TIMEOUT_S)
+        first = request.recv(1, socket.MSG_PEEK)
+        if first and first[0] != HANDSHAKE_BYTE:
+            request.sendall(refusal_of_plain_http())
+            request.recv(UNREAD_BYTES)
+            return
+        with self.tls.wrap(request) as secured:
+            secured.do_handshake()
+            super().finish_request(secured, client_address)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Whoever asked has gone, or said nothing."""
@@ -76,7 +97,12 @@ class MetricsPage:
     """Serves one request at a time, each for some seconds at most, until `close`."""
 
     def __init__(
-        self, host: str, port: int, look: Callable[[], Samples], tokens: Authenticator | None = None
+        self,
+        host: str,
+        port: int,
+        look: Callable[[], Samples],
+        tokens: Authenticator | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """`look` is called in this page's thread. Raises RpcFailed where the port can't be had."""
         handler = type("Handler", (_Handler,), {"look": staticmethod(look), "tokens": tokens})
@@ -85,6 +111,7 @@ class MetricsPage:
             self._server = _Server((host, port), handler)
         except OSError as error:
             raise RpcFailed(peer=f"{host}:{port}", reason=f"cannot listen: {error}") from error
+        self._server.tls = tls
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
@@ -97,12 +124,16 @@ class MetricsPage:
 
 
 def open_page(
-    host: str, port: int, look: Callable[[], Samples], tokens: Authenticator | None = None
+    host: str,
+    port: int,
+    look: Callable[[], Samples],
+    tokens: Authenticator | None = None,
+    tls: ServerTls | None = None,
 ) -> MetricsPage | None:
     """None where prometheus_client is missing: the log says so, and the node goes on without."""
     if importlib.util.find_spec("prometheus_client") is None:
         log.warning("no /metrics: prometheus_client is not installed (extra `master`)")
         return None
-    page = MetricsPage(host, port, look, tokens)
-    log.info("metrics at http://%s:%d/metrics", host, page.port)
+    page = MetricsPage(host, port, look, tokens, tls)
+    log.info("metrics at %s://%s:%d/metrics", "http" if tls is None else "https", host, page.port)
     return page

@@ -39,8 +39,9 @@ from moonpool.store_client.node.segment import Segment
 from moonpool.store_client.node.server import LocalHandler, NodeParts, RemoteHandler
 from moonpool.store_client.node.sessions import Sessions
 from moonpool.store_client.node.space import SpaceKeeper
-from moonpool.store_client.rpc.access import Access, check_guarded, check_page_guarded
+from moonpool.store_client.rpc.access import Access, check_guarded
 from moonpool.store_client.rpc.credentials import Credentials
+from moonpool.store_client.rpc.https import page_tls
 from moonpool.store_client.rpc.server import RpcServer
 from moonpool.store_client.rpc.timings import CallTimings
 from moonpool.store_client.rpc.tls import ServerTls
@@ -61,10 +62,11 @@ class Node:
         it would listen beyond this host unguarded."""
         check_guarded(settings.host, settings)
         if settings.metrics_port:
-            check_page_guarded(settings.metrics_host, settings)
+            check_guarded(settings.metrics_host, settings, "metrics_host")
         self._tokens = TokenFile(settings.tokens_file) if settings.tokens_file else None
         self._access = Access(self._tokens)
         self._tls = ServerTls.of(settings.tls_cert, settings.tls_key, settings.tls_ca)
+        self._page_tls = page_tls(settings)
         self._credentials = Credentials.of(settings)
         self._settings = settings
         self._segment = segment
@@ -172,6 +174,7 @@ class Node:
             self._settings.metrics_port,
             lambda: asyncio.run_coroutine_threadsafe(look(), self._loop).result(LOOK_TIMEOUT_S),
             self._tokens,
+            self._page_tls,
         )
 
     def _open_engine_door(self) -> EngineDoor | None:

@@ -120,8 +120,9 @@ def check_socket_peer(sock: Any) -> None:
         raise Unauthorized(detail=f"this socket serves user {os.geteuid()} and root, not user {uid}")
 
 
-def check_guarded(host: str, settings: MasterSettings | NodeSettings) -> None:
-    """Raises ConfigError where a server would listen beyond this host for everybody who comes."""
+def check_guarded(host: str, settings: MasterSettings | NodeSettings, field: str = "host") -> None:
+    """Raises ConfigError where a server would listen beyond this host for everybody who comes. `field`: the setting
+    that says so."""
     guarded = settings.tokens_file or (settings.tls_cert and settings.tls_ca)
     if guarded or settings.insecure or is_loopback(host):
         return
@@ -130,23 +131,22 @@ def check_guarded(host: str, settings: MasterSettings | NodeSettings) -> None:
         "set tokens_file, or tls_cert with tls_key and tls_ca (docs/security.md), "
         "or insecure = true on a network where everybody may read and remove all blocks"
     )
-    raise ConfigError(source="settings", field="host", problem=problem)
-
-
-def check_page_guarded(host: str, settings: MasterSettings | NodeSettings) -> None:
-    """The same of a page that speaks plain HTTP, which knows tokens and no certificates. Raises ConfigError."""
-    if settings.tokens_file or settings.insecure or is_loopback(host):
-        return
-    problem = f"{host or 'every address'} is reached from other hosts; set tokens_file, or insecure = true"
-    raise ConfigError(source="settings", field="metrics_host", problem=problem)
+    raise ConfigError(source="settings", field=field, problem=problem)
 
 
 def check_bare(host: str, settings: MasterSettings) -> None:
-    """The same of a port that knows neither tokens nor certificates. Raises ConfigError."""
-    if settings.insecure or is_loopback(host):
+    """The same of KV events, whose subscribers show neither a token nor a certificate, and see the blocks of all
+    tenants. Where those are asked for elsewhere, loopback is no exception. Raises ConfigError."""
+    if settings.insecure:
         return
-    problem = f"{host or 'every address'} is reached from other hosts, and KV events know no tokens; "
-    raise ConfigError(source="settings", field="events_host", problem=problem + "set insecure = true")
+    if settings.tokens_file or settings.tls_ca:
+        why = "KV events name the blocks of all tenants to whoever reaches their port, and ask for no token"
+    elif not is_loopback(host):
+        why = f"{host or 'every address'} is reached from other hosts, and KV events know no tokens"
+    else:
+        return
+    problem = f"{why}; set events_port = 0, or insecure = true where all of them may know"
+    raise ConfigError(source="settings", field="events_host", problem=problem)
 
 
 def is_loopback(host: str) -> bool:

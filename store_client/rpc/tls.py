@@ -56,9 +56,11 @@ class _Contexts:
 class ServerTls:
     """A server's certificate and, where it has a `ca`, the demand that clients show one that it signed."""
 
-    def __init__(self, cert: str, key: str, ca: str) -> None:
-        """Raises ConfigError where the files can't be used."""
+    def __init__(self, cert: str, key: str, ca: str, *, at_once: bool = False) -> None:
+        """`at_once`: who shows no certificate is refused by the handshake already, with nobody to ask `check_peer`.
+        Raises ConfigError where the files can't be used."""
         self._files = (cert, key, ca)
+        self._at_once = at_once
         self._contexts = _Contexts([cert, key, ca], self._make)
 
     @staticmethod
@@ -86,8 +88,8 @@ class ServerTls:
         context.num_tickets = 0  # sessions aren't resumed, and an idle connection stays silent
         _load_pair(context, cert, key)
         if ca:
-            # Not required, for those without one are told so in answer to their Hello: `check_peer`.
-            context.verify_mode = ssl.CERT_OPTIONAL
+            # Else not required, for those without one are told so in answer to their Hello: `check_peer`.
+            context.verify_mode = ssl.CERT_REQUIRED if self._at_once else ssl.CERT_OPTIONAL
             _load_ca(context, ca)
         return context
 

@@ -36,12 +36,19 @@ class TlsListener:
     """
 
     def __init__(
-        self, sock: socket.socket, tls: ServerTls, make: Callable[[], asyncio.Protocol], timeout_s: float
+        self,
+        sock: socket.socket,
+        tls: ServerTls,
+        make: Callable[[], asyncio.Protocol],
+        timeout_s: float,
+        refusal: Callable[[], bytes] = refusal_of_plain_text,
     ) -> None:
+        """`refusal`: what is said to somebody who comes without TLS."""
         self._sock = sock
         self._tls = tls
         self._make = make
         self._timeout_s = timeout_s
+        self._refusal = refusal
         self._handshakes: dict[asyncio.Task[None], None] = {}
         self._acceptor = asyncio.get_running_loop().create_task(self._accept())
 
@@ -77,7 +84,7 @@ class TlsListener:
                 if first and first[0] != HANDSHAKE_BYTE:
                     log.info("%s came without TLS", peer)
                     with contextlib.closing(sock), contextlib.suppress(OSError):
-                        sock.send(refusal_of_plain_text())
+                        sock.send(self._refusal())
                         sock.recv(UNREAD_BYTES)
                     return
                 await loop.connect_accepted_socket(

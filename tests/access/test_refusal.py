@@ -10,10 +10,11 @@ import pytest
 from support.guarded import Certificates
 from support.processes import MasterProcess
 
+from moonpool.master.server import MasterServer
 from moonpool.schemas.config import ClientSettings, MasterSettings, NodeSettings
 from moonpool.schemas.errors import ConfigError
 from moonpool.store_client.cli.serve import child_environment, command
-from moonpool.store_client.rpc.access import check_bare, check_guarded, check_page_guarded, is_loopback
+from moonpool.store_client.rpc.access import check_bare, check_guarded, is_loopback
 from moonpool.store_client.rpc.credentials import Credentials
 from moonpool.store_client.rpc.tls import ServerTls
 
@@ -34,17 +35,29 @@ def test_what_guards_it() -> None:
     check_guarded("0.0.0.0", MasterSettings(insecure=True))
     with pytest.raises(ConfigError):  # secret, and open to everybody
         check_guarded("0.0.0.0", MasterSettings(tls_cert="cert", tls_key="key"))
-    mutual = NodeSettings(tls_cert="cert", tls_key="key", tls_ca="ca")
-    with pytest.raises(ConfigError, match="metrics_host"):  # its page speaks no TLS
-        check_page_guarded("0.0.0.0", mutual)
-    check_page_guarded("127.0.0.1", mutual)
+    with pytest.raises(ConfigError, match="metrics_host"):
+        check_guarded("0.0.0.0", NodeSettings(), "metrics_host")
 
 
 def test_ports_that_know_no_tokens() -> None:
+    mutual = {"tls_cert": "cert", "tls_key": "key", "tls_ca": "ca"}
     with pytest.raises(ConfigError, match="events_host"):
-        check_bare("0.0.0.0", MasterSettings(tokens_file="/some/file"))
-    check_bare("0.0.0.0", MasterSettings(insecure=True))
+        check_bare("0.0.0.0", MasterSettings())
     check_bare("127.0.0.1", MasterSettings())
+    check_bare("127.0.0.1", MasterSettings(tls_cert="cert", tls_key="key"))
+    for guards in (
+        {"tokens_file": "/some/file"},
+        mutual,
+    ):  # on loopback too: they hold for this host's processes
+        for host in ("127.0.0.1", "0.0.0.0"):
+            with pytest.raises(ConfigError, match=r"tenants.*insecure = true"):
+                check_bare(host, MasterSettings(**guards))
+            check_bare(host, MasterSettings(insecure=True, **guards))
+
+
+def test_a_master_with_tokens_publishes_no_events() -> None:
+    with pytest.raises(ConfigError, match="events_host"):
+        MasterServer(MasterSettings(tokens_file="/some/file", events_port=5557))
 
 
 def test_loopback() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import chart_schema
 import pytest
 import yaml
-from support.chart import CHART, Chart, Manifest, Manifests, Refused
+from support.chart import CHART, VALUES, Chart, Manifest, Manifests, Refused
 
 from moonpool.schemas.access import Tokens
 from moonpool.schemas.config import ClientSettings, MasterSettings, NodeSettings
@@ -259,6 +259,16 @@ def test_tls_is_asked_for_where_it_is_spoken(chart: Chart) -> None:
     for kind in ("master", "node"):
         assert settings_in(manifests, kind)[kind]["tls_ca"] == "/etc/moonpool/tls/ca.crt"
     assert client_settings(settings_in(manifests, "client"), "mooncake.json").tls_ca
+    values = yaml.safe_load(VALUES["tls-secrets"].read_text())
+    monitors = chart.render({**values, "monitoring": {"serviceMonitor": {"enabled": True}}}).all(
+        "ServiceMonitor"
+    )
+    assert len(monitors) == 2
+    for monitor in monitors:
+        (endpoint,) = monitor["spec"]["endpoints"]
+        kind = monitor["metadata"]["name"].rpartition("-")[2]
+        assert endpoint["scheme"] == "https"
+        assert endpoint["tlsConfig"]["serverName"].partition(".")[0].endswith(f"-{kind}")
 
 
 def test_the_package_holds_what_an_install_needs(chart: Chart, tmp_path: Path) -> None:
