@@ -89,7 +89,7 @@ class BlockMover:
         """Offers this replica's part of the blocks. `turn` makes replicas take turns at single blocks."""
         spans = [span for move in moves for span in move.transfer.spans]
         chains = [chain for move in moves for chain in move.chains]
-        owners = [move.transfer.request_id for move in moves for _ in move.transfer.spans]
+        owners = [move.transfer for move in moves for _ in move.transfer.spans]
         # Blocks that another replica writes count as done here: its own report decides.
         statuses = [np.full(len(span.block_ids), Status.EXISTS, dtype=np.uint8) for span in spans]
         shares = [self._share(len(s.block_ids), turn + n) for n, s in enumerate(spans)]
@@ -117,15 +117,20 @@ class BlockMover:
         return slice(count * mine // replicas, count * (mine + 1) // replicas)
 
     def _put(
-        self, span: Span, chain: Sequence[bytes], part: slice, request_id: str, deadline_s: float
+        self, span: Span, chain: Sequence[bytes], part: slice, owner: Transfer, deadline_s: float
     ) -> BlockPut:
         self._register(span.keyspace, deadline_s)
         source = self._layouts[span.group].fragments(span.block_ids[part])
-        if self._plan.groups[span.group].chained:
-            return BlockPut(
-                span.keyspace, self._place.shard, chain, span.first + part.start, source, request_id
-            )
-        return BlockPut(span.keyspace, self._place.shard, chain[part], 0, source, request_id)
+        chained = self._plan.groups[span.group].chained
+        return BlockPut(
+            span.keyspace,
+            self._place.shard,
+            chain if chained else chain[part],
+            span.first + part.start if chained else 0,
+            source,
+            owner.request_id,
+            owner.session_id,
+        )
 
     def _count_saved(self, found: U8, block_bytes: int) -> None:
         written = int((found == Status.OK).sum())

@@ -32,10 +32,12 @@ class Span:
 
 @dataclass(slots=True)
 class Transfer:
-    """The blocks to load or save for one request; `spans` are of one request, in order of group."""
+    """The blocks to load or save for one request; `spans` are of one request, in order of group. `session_id`: what the
+    request says it belongs to, if anything."""
 
     request_id: str
     spans: list[Span]
+    session_id: str = ""
 
     @property
     def block_count(self) -> int:

@@ -118,7 +118,7 @@ class SavePlanner:
                 hashes.append(chain[first : first + count])
         if not spans:
             return None
-        transfer = Transfer(tracked.request_id, spans)
+        transfer = Transfer(tracked.request_id, spans, tracked.session_id)
         held = [block for span in spans for block in span.block_ids]
         self._holder.hold(held)
         self._held_blocks += len(held)

@@ -18,7 +18,7 @@ from moonpool.connector.lookups import Lease, Lookups
 from moonpool.connector.matching import Matcher
 from moonpool.connector.records import ChainPart, RankFacts, Span, StepMeta, Transfer, WorkerReport
 from moonpool.connector.saving import BlockHolder, SavePlanner
-from moonpool.connector.tracked import BlockTable, EngineRequest, Roles, StepView, Tracked
+from moonpool.connector.tracked import BlockTable, EngineRequest, Roles, StepView, Tracked, session_of
 from moonpool.schemas.clock import Clock
 from moonpool.schemas.config import ConnectorSettings
 from moonpool.schemas.errors import MoonpoolError
@@ -94,7 +94,8 @@ class SchedulerHalf:
 
     def arrive(self, request: EngineRequest, adapter: object | None) -> None:
         """A new request: its match begins now, before the engine has room for it."""
-        tracked = Tracked(request, adapter, [0] * len(self._plan.groups))
+        saved = [0] * len(self._plan.groups)
+        tracked = Tracked(request, adapter, saved, session_id=session_of(request))
         self._tracked[request.request_id] = tracked
         if adapter is None and self._base is not None:
             tracked.name(self._base)

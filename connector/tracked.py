@@ -13,6 +13,9 @@ BlockTable = Sequence[list[int]]
 """Block ids of a request, a list for each of vLLM's groups."""
 
 
+SESSION_CHARACTERS_MAX = 256
+
+
 class EngineRequest(Protocol):
     """The part of vLLM's Request that is read here. It changes under our hands, in the scheduler's thread only."""
 
@@ -44,7 +47,7 @@ class Tracked:
 
     `adapter`: None for the base model. `keyspaces`: None until they are known. `offered`: (local tokens,
     tokens beyond them) of the last offer to the engine. `used_tokens`: the prefix that came from the pool.
-    `saved`: blocks of each group that a save job has had. `sent_hashes`: how many the workers know.
+    `session_id`: what it says it belongs to. `saved`: blocks of each group that a save job has had. `sent_hashes`: how many the workers know.
     """
 
     request: EngineRequest
@@ -59,6 +62,7 @@ class Tracked:
     save_retries: int = 0
     sent_hashes: int = 0
     outdated: bool = False
+    session_id: str = ""
 
     @property
     def request_id(self) -> str:
@@ -69,6 +73,15 @@ class Tracked:
         """Its keyspaces are known."""
         self.keyspaces = specs
         self.digests = tuple(spec.digest() for spec in specs)
+
+
+def session_of(request: EngineRequest) -> str:
+    """What a request says it belongs to: kv_transfer_params["session_id"], or its own session_id where vLLM knows of
+    such. "" where it says nothing, or nothing that is a name."""
+    params = getattr(request, "kv_transfer_params", None)
+    named = params.get("session_id") if isinstance(params, dict) else None
+    session = named if named is not None else getattr(request, "session_id", None)
+    return session[:SESSION_CHARACTERS_MAX] if isinstance(session, str) else ""
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from moonpool.master.evictions import Evictions
 from moonpool.master.nodes import Node, Nodes
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.table import Table
+from moonpool.master.top_prefixes import TopPrefixes
 from moonpool.schemas.errors import NotFound
 from moonpool.schemas.messages import NodeEntry, NodeState
 
@@ -58,6 +59,10 @@ class Look:
     def tables(self) -> Iterator[tuple[int, Table]]:
         """(shard, table) of every keyspace in every shard that is owned. To be read only."""
         return self._shards.tables()
+
+    def top_prefixes(self) -> list[tuple[int, TopPrefixes]]:
+        """(shard, what prompts begin with most often)."""
+        return self._shards.top_prefixes()
 
     def ceiling(self) -> Asked:
         """What was asked for, and the hit ratio that an infinite pool would have had."""

@@ -12,9 +12,9 @@ import numpy as np
 
 from moonpool.master import lookups, puts, removals
 from moonpool.master.bad_reports import BadReports
-from moonpool.master.ceiling import Ceiling
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW, view
+from moonpool.master.demand import Demand
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.flat import FlatTable
 from moonpool.master.kv_feed import KvFeed
@@ -62,7 +62,7 @@ class ShardIndex(Protocol):
 
     tables: dict[bytes, Table]
     """By keyspace. Others read them only."""
-    ceiling: Ceiling
+    demand: Demand
 
     @property
     def promised(self) -> Mapping[int, int]:
@@ -153,7 +153,7 @@ class Shard:
     def __init__(self, policy: EvictionPolicy, feed: KvFeed | None = None) -> None:
         self.tables: dict[bytes, Table] = {}
         self.promises = Promises()
-        self.ceiling = Ceiling()
+        self.demand = Demand()
         self._policy = policy
         self._feed = feed
         self._bad_reports = BadReports()
@@ -221,15 +221,10 @@ class Shard:
         table = self.table(message.keyspace)  # type: ignore[attr-defined]
         reply = handler(table, message, step)
         if isinstance(message, Probe) and isinstance(reply, Probed):
-            self._note_probe(table, message, reply)
+            self.demand.probed(table, message, reply, step.now_s)
         elif isinstance(reply, Matched):  # of the gap that a probe has left
             table.traffic.hit_blocks += sum(reply.ready)
         return reply
-
-    def _note_probe(self, table: Table, message: Probe, reply: Probed) -> None:
-        table.traffic.asked(message.runs, reply.ready)
-        if message.sample_mask >= 0:
-            self.ceiling.asked(message.sample, message.sample_mask, table.keyspace)
 
     def _put_start(self, message: PutStart, step: Step) -> PutStarted:
         tables = [self.table(item.keyspace) for item in message.items]
@@ -335,7 +330,7 @@ class Shard:
 
     def tick(self, step: Step) -> None:
         """See ShardIndex."""
-        self.ceiling.study()
+        self.demand.ceiling.study()
         rows_max = max(1, round(ROWS_A_TICK * step.share))
         self.promises.expire(step.now_s, rows_max)
         self._sweeps.run(self.tables, round(SWEEP_ROWS_A_TICK * step.share), step.now_s)
@@ -372,7 +367,7 @@ class Shard:
     def validate(self) -> None:
         """See ShardIndex."""
         self.promises.validate()
-        self.ceiling.validate()
+        self.demand.validate()
         for table in self.tables.values():
             validate_table(table)
 

@@ -18,6 +18,7 @@ from moonpool.master.policy_adaptive import AdaptiveCredit
 from moonpool.master.shard import Shard, ShardIndex
 from moonpool.master.step import Step, check_count
 from moonpool.master.table import Table
+from moonpool.master.top_prefixes import TopPrefixes
 from moonpool.master.victims import Budget
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, NotFound, Overloaded, WrongShard
 from moonpool.schemas.keyspace import KeyspaceSpec
@@ -347,9 +348,13 @@ class ShardSet:
             for table in index.tables.values():
                 yield shard, table
 
+    def top_prefixes(self) -> list[tuple[int, TopPrefixes]]:
+        """What prompts begin with most often, of each shard that is owned."""
+        return [(shard, index.demand.top) for shard, index in self._shards.items()]
+
     def ceiling(self) -> Asked:
         """Of all shards together."""
-        return Ceiling.over([index.ceiling for index in self._shards.values()])
+        return Ceiling.over([index.demand.ceiling for index in self._shards.values()])
 
     def facts(self) -> dict[str, int | float | str]:
         """Sizes and counters of all shards together."""

@@ -16,6 +16,7 @@ from moonpool.master.rest import (
     metrics,
     route,
     segments,
+    top,
 )
 from moonpool.master.rest.access import is_loopback
 from moonpool.master.rest.gateway import Gateway
@@ -27,6 +28,7 @@ ROUTERS = (
     segments.router,
     keyspaces.router,
     route.router,
+    top.router,
     actions.router,
     events.router,
     history.router,
