@@ -38,7 +38,7 @@ class Shape:
 
 
 class Arena:
-    """A file in shared memory: `half_bytes` of random bytes, and as much room for what comes back."""
+    """Shared memory: `half_bytes` of random bytes, and as much room for what comes back. `path`: see `make`."""
 
     def __init__(self, path: Path, half_bytes: int) -> None:
         self.path, self.half_bytes = path, half_bytes
@@ -53,11 +53,11 @@ class Arena:
         self.total_bytes = 2 * half_bytes
 
     @staticmethod
-    def make(path: Path, half_bytes: int) -> Arena:
-        """A new one, filled."""
-        with path.open("xb") as file:
-            os.posix_fallocate(file.fileno(), 0, 2 * half_bytes)
-        arena = Arena(path, half_bytes)
+    def make(fd: int, half_bytes: int) -> Arena:
+        """A new one in a memfd, filled. Other processes open it by its path for as long as this one keeps `fd` open;
+        nothing is left behind however that ends."""
+        os.posix_fallocate(fd, 0, 2 * half_bytes)
+        arena = Arena(Path(f"/proc/{os.getpid()}/fd/{fd}"), half_bytes)
         words = arena.bytes.view(np.uint64)
         words[: len(words) // 2] = np.random.default_rng(6).integers(
             0, 1 << 64, len(words) // 2, dtype=np.uint64

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from moonpool.benchmarks.arena import Arena
 from moonpool.benchmarks.opponents import (
@@ -32,11 +32,10 @@ class Cast:
     def __init__(self, stack: ExitStack, pool_bytes: int, arena_bytes: int) -> None:
         self._stack = stack
         self._pool_bytes = pool_bytes
-        folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="moonpool-bench-", dir="/dev/shm"))
-        )
-        self._run_dir = str(folder)
-        self._arena = Arena.make(folder / "arena", arena_bytes)
+        self._run_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="moonpool-bench-"))
+        fd = os.memfd_create("moonpool-bench")
+        stack.callback(os.close, fd)
+        self._arena = Arena.make(fd, arena_bytes)
 
     def members(
         self, place: str, *, redis: bool = True, limit: bool = True, sums: bool = True
