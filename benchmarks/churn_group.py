@@ -38,7 +38,7 @@ def _fill(worker: Worker, count: int, size: int, batch: int) -> None:
 
 def _case(scale: Scale, workers: list[Worker], name: str, size: int, batch: int) -> list[Result]:
     rates = Samples(f"churn_{name}", "churn", "objects/s")
-    failures = Samples(f"churn_{name}_failed", "churn", "% of puts")
+    failures = Samples(f"churn_{name}_failed", "churn", "% failed")
     for number, order in rounds(scale, workers):
         for worker in order:
             answer = worker.ask(

@@ -97,7 +97,7 @@ def _sides(stack: ExitStack, world: int, chains: int, scale: Scale) -> list[Side
 
 def _case(scale: Scale, sides: list[Side], name: str, clients: int) -> list[Result]:
     times = Samples(name, "lookup", "us")
-    costs = Samples(f"{name}_cpu", "lookup", "us of master CPU")
+    costs = Samples(f"{name}_cpu", "lookup", "us CPU")
     for number, order in rounds(scale, sides):
         for side in order:
             calls = 2 if scale.quick else CALLS[side.name] // (1 if clients == 1 else 2) or 1

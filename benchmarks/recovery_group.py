@@ -24,7 +24,7 @@ def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result
     """All recovery cases."""
     puts = Samples("recovery_puts", "recovery", "s")
     found = Samples("recovery_found", "recovery", "s")
-    lost = Samples("recovery_lost", "recovery", "% of objects")
+    lost = Samples("recovery_lost", "recovery", "% lost")
     for name in ("moonpool", *(["mooncake"] if mooncake_is_here() else [])):
         for number in range(scale.recoveries):
             progress.step(f"{name}, {number + 1} of {scale.recoveries}")

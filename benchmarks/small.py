@@ -22,7 +22,7 @@ def cases(scale: Scale, workers: list[Worker], place: str, progress: Progress) -
         for samples, do in ((puts, "put"), (gets, "get")):
             for worker in order:
                 answer = worker.ask(do, prefix=f"small-{number}-", shape=shape)
-                if number >= 0:
+                if number >= 0 and not worker.died:
                     samples.add(worker.name, [shape.count / answer["seconds"]], answer["verified"])
         for worker in order:
             worker.ask("remove", prefix=f"small-{number}-", count=shape.count)

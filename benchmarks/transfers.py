@@ -40,7 +40,7 @@ def _case(scale: Scale, workers: list[Worker], name: str, shape: Shape) -> list[
         for samples, do, workers_now in ((puts, "put", order), (gets, "get", order[::-1])):
             for worker in workers_now:
                 answer = worker.ask(do, prefix=prefix, shape=here)
-                if number >= 0:
+                if number >= 0 and not worker.died:
                     rate = here.total_bytes / answer["seconds"] / 1e9
                     samples.add(worker.name, [rate], answer["verified"])
         for worker in order:

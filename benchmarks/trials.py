@@ -27,7 +27,9 @@ class Samples:
         self._verified: dict[str, bool] = {}
 
     def add(self, subject: str, values: Sequence[float], verified: bool) -> None:
-        """Some measurements in the unit of the case."""
+        """Some measurements in the unit of the case. None: the subject has died, and the case goes on without it."""
+        if not values:
+            return
         self._values.setdefault(subject, []).extend(values)
         self._verified[subject] = self._verified.get(subject, True) and verified
 
@@ -35,8 +37,6 @@ class Samples:
         """One a subject; Moonpool with checksums is a case of its own."""
         found: dict[str, Result] = {}
         for name, values in self._values.items():
-            if not values:
-                continue
             subject = name.split("-")[0] if name != SUMS else name
             result = summarise(self.case, self.group, subject, values, self.unit, self._verified[name])
             if subject not in found or result.better_than(found[subject]):
@@ -47,12 +47,14 @@ class Samples:
 def rounds(scale: Scale, workers: Sequence[One], *, warm: bool = True) -> Iterator[tuple[int, list[One]]]:
     """(number, those who take part in random order) of each trial. Number -1 is for warming up and doesn't count."""
     rng = random.Random(0)
+    workers = [one for one in workers if not getattr(one, "died", False)]
     end_s = time.monotonic() + scale.case_s
     first = -1 if warm and not scale.quick else 0
     for number in range(first, scale.samples):
         if number >= MIN_SAMPLES and time.monotonic() > end_s:
             return
-        yield number, rng.sample(list(workers), len(workers))
+        workers = [one for one in workers if not getattr(one, "died", False)]
+        yield number, rng.sample(workers, len(workers))
 
 
 Trial = Callable[[Worker, int], tuple[Sequence[float], bool]]

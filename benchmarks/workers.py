@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from typing import Any, Self
 from moonpool.benchmarks.arena import Arena, Shape
 from moonpool.schemas.errors import RpcFailed
 from moonpool.store_client.children import start_child, stop_child
+
+DIED: dict[str, Any] = {"seconds": math.inf, "samples": [], "puts": [], "gets": [], "verified": False}
+"""What a process that has died answers: its cases lack it from then on."""
 
 
 class Worker:
@@ -30,6 +34,7 @@ class Worker:
     ) -> None:
         """Without an arena: a client of the lookups."""
         self.name = name
+        self.died = False
         module = "lookup_worker" if arena is None else "worker"
         places = [] if arena is None else [str(arena.path), str(arena.half_bytes)]
         arguments = [f"moonpool.benchmarks.{module}", kind, json.dumps(dict(options)), *places]
@@ -79,9 +84,18 @@ class Worker:
         return self._answer()
 
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
-        """A command and its answer."""
+        """A command and its answer. Another store's process that dies is a result, not an end: see DIED."""
+        if self.died:
+            return DIED
         self.send(do, **arguments)
-        return self._answer()
+        try:
+            return self._answer()
+        except RpcFailed as error:
+            if self.name.startswith("moonpool"):
+                raise
+            self.died = True
+            print(f"{self.name} has died in {do} {arguments}: {error}", file=sys.stderr, flush=True)
+            return DIED
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
