@@ -100,6 +100,10 @@ class MasterSettings(Settings):
         description="how often what has changed in the index is written to the store, so that a new owner can answer at once; 0: never",
     )
     store_timeout_s: float = Field(3.0, gt=0, description="how long a request waits for the store at most")
+    tokenizers_dir: str = Field(
+        "",
+        description="folder of tokenizers that prefixes given as text may name (NAME/tokenizer.json); empty: none",
+    )
     tokens_file: TokensFile = ""
     tls_cert: TlsCert = ""
     tls_key: TlsKey = ""

@@ -16,6 +16,7 @@ from moonpool.master.rest import (
     metrics,
     route,
     segments,
+    text,
     top,
 )
 from moonpool.master.rest.access import is_loopback
@@ -28,6 +29,7 @@ ROUTERS = (
     segments.router,
     keyspaces.router,
     route.router,
+    text.router,
     top.router,
     actions.router,
     events.router,

@@ -75,7 +75,10 @@ class Prefixes(BaseModel):
     items: list[Prefix]
 
 
-def _prefixes(parts: MasterParts, identity: Identity, hashes: list[bytes], keyspace: str | None) -> Prefixes:
+def chained_tables(
+    parts: MasterParts, identity: Identity, keyspace: str | None
+) -> dict[bytes, dict[int, ChainedTable]]:
+    """By keyspace and shard: those that the asker sees, or of them one keyspace's. Raises KeyspaceUnknown."""
     tables: dict[bytes, dict[int, ChainedTable]] = {}
     for shard, table in parts.core.look.tables():
         wanted = keyspace is None or table.keyspace.hex() == keyspace
@@ -83,16 +86,20 @@ def _prefixes(parts: MasterParts, identity: Identity, hashes: list[bytes], keysp
             tables.setdefault(table.keyspace, {})[shard] = table
     if keyspace is not None and not tables:
         raise KeyspaceUnknown(keyspace=keyspace)
+    return tables
+
+
+def _prefixes(parts: MasterParts, identity: Identity, hashes: list[bytes], keyspace: str | None) -> Prefixes:
     found = [
-        _prefix(parts, shards, hashes)
-        for shards in tables.values()
+        longest_prefix(parts, shards, hashes)
+        for shards in chained_tables(parts, identity, keyspace).values()
         if next(iter(shards.values())).spec.hash_bytes == len(hashes[0])
     ]
     return Prefixes(items=sorted((one for one in found if one.blocks), key=lambda one: -one.blocks))
 
 
-def _prefix(parts: MasterParts, shards: dict[int, ChainedTable], hashes: list[bytes]) -> Prefix:
-    """Nothing is leased by looking."""
+def longest_prefix(parts: MasterParts, shards: dict[int, ChainedTable], hashes: list[bytes]) -> Prefix:
+    """What of a prompt one keyspace has. Nothing is leased by looking."""
     any_table = next(iter(shards.values()))
     blocks, copies = 0, np.zeros(NO_SEGMENT + 1, dtype=np.int64)
     for first, count in split_runs(0, len(hashes)):

@@ -95,7 +95,7 @@ def test_nothing_that_changes_anything_is_open_to_readers(master: RestMaster) ->
                 assert answer.status_code == status, f"{method} {path}"
 
 
-READING_POSTS = {"/api/v1/query", "/api/v1/prefixes"}
+READING_POSTS = {"/api/v1/query", "/api/v1/prefixes", "/api/v1/prefixes/text"}
 """Questions that are too long for a URL."""
 
 
