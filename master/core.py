@@ -90,7 +90,7 @@ class MasterCore:
         self._settings = settings
         self._alone = alone
         self._shards = ShardSet(shards, policy, feed)
-        self._tenants = TenantCalls(self._shards, settings.quotas)
+        self.tenants = TenantCalls(self._shards, settings.quotas)
         self._masters: list[str] = []
         self._owners: list[int] = []
         if alone:
@@ -110,8 +110,8 @@ class MasterCore:
             GetClusterMap: self._cluster_map,
             GetStatus: self._get_status,
             Drain: self._drain,
-            SetTenant: lambda message, *_: Outcome(self._tenants.set(message)),
-            ListTenants: lambda *_: Outcome(self._tenants.list()),
+            SetTenant: lambda message, *_: Outcome(self.tenants.set(message)),
+            ListTenants: lambda *_: Outcome(self.tenants.list()),
             Announce: self._announce,
             Heartbeat: self._heartbeat,
             Report: self._report,
@@ -176,9 +176,9 @@ class MasterCore:
     # ------------------------------------------------------------ clients
 
     def _ask(self, message: Message, now_s: float, origin: Origin) -> Outcome:
-        if isinstance(message, PutStart) and self._tenants.limited:
-            books = self._tenants.books(now_s, self._steps(now_s))
-            step_of = partial(self._step, now_s, origin.host, spend=self._tenants.spend(books))
+        if isinstance(message, PutStart) and self.tenants.limited:
+            books = self.tenants.books(now_s, self._steps(now_s))
+            step_of = partial(self._step, now_s, origin.host, spend=self.tenants.spend(books))
             reply, steps = self._shards.ask(message, step_of)
             steps = [*steps, *books.steps.values()]
         else:
@@ -239,7 +239,7 @@ class MasterCore:
 
     def _get_status(self, message: GetStatus, now_s: float, origin: Origin) -> Outcome:
         return Outcome(
-            StatusReport(self.status(now_s) if origin.sees_all else self._tenants.facts(origin.tenant))
+            StatusReport(self.status(now_s) if origin.sees_all else self.tenants.facts(origin.tenant))
         )
 
     def _drain(self, message: Drain, now_s: float, origin: Origin) -> Outcome:
@@ -311,7 +311,7 @@ class MasterCore:
     def _need(self, message: Need, now_s: float, origin: Origin) -> Outcome:
         self._check_epoch(message.epoch)
         node = self._nodes.heard(message.segment, now_s)
-        steps, first = self._steps(now_s), self._tenants.over()
+        steps, first = self._steps(now_s), self.tenants.over()
         evicted = self._shards.need(node.index, message.want_bytes, now_s, steps, first)
         self._counts["needs"] += 1
         claims = self._shards.claims if evicted.drops else []

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 
+from moonpool.master.cluster_wide import ClusterWide
 from moonpool.master.confirmations import DropKey
 from moonpool.master.core import MasterCore, Origin
 from moonpool.master.entry_log.logs import EntryLogs
@@ -64,6 +65,7 @@ class HardRequests:
         self._clock = clock
         self.recorder = recorder
         self._state = recorder.state
+        self.cluster = ClusterWide(core, clock, recorder)
         self._recorded: dict[bytes, dict[int, tuple[int, int]]] = {}
         """Segment, drop id: shard and number of the removal's record."""
         self._expire_s = -math.inf
@@ -72,14 +74,9 @@ class HardRequests:
 
     async def load(self) -> None:
         """What concerns all shards, and those that are owned already. Raises CorruptStore and the store's errors."""
-        await self.recorder.load()
-        for spec in self._state.keyspaces.values():
-            self._core.handle(RegisterKeyspace(spec), self._clock.now_s(), Origin("", spec.tenant))
-        for name, tenant in self._state.tenants.items():
-            self._core.handle(SetTenant(name, tenant.quota_bytes), self._clock.now_s(), Origin("", name))
-        self._core.restorer.remember_drains(self._state.drains)
+        await self.cluster.refresh()
         for shard in list(self._core.shards):
-            await self.recover(shard)
+            await self._recover(shard)
             self.logs_own(shard)
 
     def logs_own(self, shard: int) -> None:
@@ -89,6 +86,10 @@ class HardRequests:
 
     async def recover(self, shard: int) -> None:
         """An owned shard's hard state holds when this returns: nothing of it may be evicted before. Raises the same."""
+        await self.cluster.refresh()  # other masters may have acknowledged what concerns all shards
+        await self._recover(shard)
+
+    async def _recover(self, shard: int) -> None:
         await self.recorder.own(shard)
         if shard not in self._core.shards:
             self._state.disown(shard)
@@ -122,17 +123,17 @@ class HardRequests:
         """One of RECORDED. Raises its refusals, and the store's errors: asking again is safe then."""
         reply = self._core.handle(message, self._clock.now_s(), origin).reply
         if isinstance(message, RegisterKeyspace):
-            await self.recorder.record(self._register(message))
+            await self.cluster.record(self._register(message))
         elif isinstance(message, Pin):
             await self._pin(message, origin)
         elif isinstance(message, Unpin):
             await self._unpin(message.keyspace, message.hashes)
         elif isinstance(message, Drain):
             record = Put(drain_key(message.node), encode(DrainRecord(wall_ms())))
-            await self.recorder.record([record if message.on else Delete(record.key)])
+            await self.cluster.record([record if message.on else Delete(record.key)])
         elif isinstance(message, SetTenant):
             record = Put(tenant_key(message.tenant), encode(TenantRecord(message.quota_bytes)))
-            await self.recorder.record([record])
+            await self.cluster.record([record])
         return reply
 
     def _register(self, message: RegisterKeyspace) -> list[Write]:

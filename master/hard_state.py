@@ -160,6 +160,16 @@ class HardState:
         """By number, oldest first, those that a segment has not confirmed."""
         return dict(sorted(self._removals.get(shard, {}).get(segment, {}).items()))
 
+    def keys_of(self, kind: str) -> set[bytes]:
+        """Of all records of a kind that concerns the whole cluster."""
+        if kind == "keyspaces":
+            return set(map(records.keyspace_key, self.keyspaces))
+        if kind == "tenants":
+            return set(map(records.tenant_key, self.tenants))
+        if kind == "drains":
+            return set(map(records.drain_key, self.drains))
+        return set(map(records.replicas_key, self.replicas))
+
     def facts(self) -> dict[str, int]:
         """How much there is."""
         removals = [found for of_shard in self._removals.values() for found in of_shard.values()]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -284,22 +284,22 @@ class Nodes:
         """Indices of lost nodes whose copies are not all gone."""
         return list(self._unswept)
 
-    def remember_drains(self, names: Iterable[str]) -> None:
-        """Nodes that were draining under an earlier master, whether or not they are here yet."""
-        self._draining.update(names)
-
-    def drain(self, name: str, on: bool) -> bool:
-        """No new puts go to nodes of this name, or they do again. Returns whether that is new. Raises NotFound: a
-        misspelt name must not seem to be drained."""
-        nodes = [node for node in self._nodes.values() if node.info.node == name]
-        if not nodes and name not in self._draining:
-            raise NotFound(key=f"node {name!r}")
+    def remember_drain(self, name: str, on: bool) -> bool:
+        """No new puts go to nodes of this name, or they do again, whether or not they are here yet. Returns whether
+        that is new."""
         if (name in self._draining) is on:
             return False
         (self._draining.add if on else self._draining.discard)(name)
-        for node in nodes:
-            self._set_state(node, node.state)
+        for node in self._nodes.values():
+            if node.info.node == name:
+                self._set_state(node, node.state)
         return True
+
+    def drain(self, name: str, on: bool) -> bool:
+        """The same. Raises NotFound: a misspelt name must not seem to be drained."""
+        if name not in self._draining and all(node.info.node != name for node in self._nodes.values()):
+            raise NotFound(key=f"node {name!r}")
+        return self.remember_drain(name, on)
 
     def writable_on(self, host: str) -> list[Candidate]:
         """Segments of one host that may be written to."""

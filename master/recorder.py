@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from moonpool.master.hard_state import HardState
-from moonpool.master.store.base import Condition, MetadataStore, Put, Write
+from moonpool.master.store.base import Changes, Condition, Delete, MetadataStore, Page, Put, Write
 from moonpool.master.store.limits import COMMIT_BYTES_MAX, OPS_MAX
-from moonpool.master.store.records import CLUSTER_WIDE, OF_A_SHARD, shard_prefix
+from moonpool.master.store.records import OF_A_SHARD, shard_prefix
 from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError, StaleEpoch
 
 log = logging.getLogger(__name__)
@@ -45,35 +45,46 @@ class Recorder:
 
     # ------------------------------------------------------------ loading
 
-    async def load(self) -> None:
-        """What concerns the whole cluster. Raises CorruptStore and the store's errors."""
-        for kind in CLUSTER_WIDE:
-            await self._load(kind.encode() + b"/")
+    async def news(self, kind: str) -> tuple[list[Put | Delete], int]:
+        """All records of a kind that concerns the whole cluster, after deletions of those that are no more; and the
+        revision after which to `watch`, which may repeat some. Raises the store's errors."""
+        found: list[Put | Delete] = []
+        revisions: list[int] = []
+        async for page in self._pages(kind.encode() + b"/"):
+            found += [Put(record.key, record.value) for record in page.records]
+            revisions.append(page.revision)
+        gone = self.state.keys_of(kind) - {one.key for one in found}
+        return [*map(Delete, gone), *found], min(revisions)
+
+    def watch(self, kind: str, after_revision: int) -> AsyncIterator[Changes]:
+        """See MetadataStore."""
+        return self._store.watch(kind.encode() + b"/", after_revision=after_revision)
 
     async def own(self, shard: int) -> None:
-        """What concerns one shard: to be loaded before it is served. Raises the same."""
+        """What concerns one shard: to be loaded before it is served. Raises CorruptStore and the store's errors."""
         self.state.disown(shard)
         for kind in OF_A_SHARD:
-            await self._load(shard_prefix(kind, shard))
+            async for page in self._pages(shard_prefix(kind, shard)):
+                for record in page.records:
+                    self.state.put(record.key, record.value)
 
-    async def _load(self, prefix: bytes) -> None:
+    async def _pages(self, prefix: bytes) -> AsyncIterator[Page]:
         after, more = b"", True
         while more:
             page = await self._store.read(
                 prefix, after=after, records_max=PAGE_RECORDS, timeout_s=LOAD_TIMEOUT_S
             )
-            for record in page.records:
-                self.state.put(record.key, record.value)
-                after = record.key
-            more = page.more
+            yield page
+            after, more = (page.records[-1].key if page.records else b""), page.more
 
     # ------------------------------------------------------------ writing
 
-    async def record(self, writes: Sequence[Write], shard: int | None = None) -> None:
-        """Returns when the store has them. Raises StaleEpoch (the shard is another's now), StoreFailed,
+    async def record(self, writes: Sequence[Write], shard: int | None = None) -> int:
+        """Returns when the store has them: the last one's revision. Raises StaleEpoch (the shard is another's now), StoreFailed,
         RpcFailed, DeadlineExceeded: then some may be there, which asking again mends."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._timeout_s
+        last = 0
         for batch in batches(writes):
             conditions = () if shard is None else self._fence(shard)
             left_s = end_s - loop.time()
@@ -87,6 +98,8 @@ class Recorder:
             if revision is None:
                 raise StaleEpoch(epoch=f"of shard {shard} here", current="the one in the metadata store")
             self.state.apply(batch)
+            last = revision
+        return last
 
     def record_later(self, shard: int, writes: Sequence[Write]) -> None:
         """Has them written some time: deletions whose loss costs nothing but room."""

@@ -108,9 +108,9 @@ class Restorer:
         node = self._nodes.get(segment)
         return frozenset(node.outstanding) if node is not None else frozenset()
 
-    def remember_drains(self, names: Iterable[str]) -> None:
-        """Nodes that are to get no new puts, whether or not they are here yet."""
-        self._nodes.remember_drains(names)
+    def remember_drain(self, name: str, on: bool) -> None:
+        """A node that is to get no new puts, or is to get some again, whether or not it is here yet."""
+        self._nodes.remember_drain(name, on)
 
     def keyspaces(self) -> frozenset[bytes]:
         """Digests of all that are known."""

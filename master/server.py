@@ -103,6 +103,7 @@ class MasterServer:
         if self._seat is not None:
             address = advertised(self._settings.advertise, self._handler.address)
             self._handler.serving = self._seat.join(address, CoreHost(self._core, self._handler, self._hard))
+            self._hard.cluster.follow()
         return self._handler.address
 
     def _fence(self, shard: int) -> list[Condition]:
@@ -143,6 +144,7 @@ class MasterServer:
 
     async def close(self) -> None:
         """Gives its shards away, if it has a seat, and ends all connections."""
+        await self._hard.cluster.close()
         if self._seat is not None:
             await self._seat.leave()
         if self._rest is not None:

@@ -18,7 +18,8 @@ class TenantCalls:
     def __init__(self, shards: ShardSet, quotas: str) -> None:
         """Raises ConfigError."""
         self._shards = shards
-        self._quotas = Quotas(parse_quotas(quotas))
+        self._defaults = parse_quotas(quotas)
+        self._quotas = Quotas(self._defaults)
 
     def books(self, now_s: float, step_of: StepOf) -> TenantBooks:
         """Of one request."""
@@ -43,6 +44,10 @@ class TenantCalls:
         if changed:
             log.info("tenant %r has a quota of %d bytes", message.tenant, message.quota_bytes)
         return Done(int(changed))
+
+    def recorded(self, tenant: str, quota_bytes: int | None) -> None:
+        """What hard state says of a tenant; None: nothing, so that the settings hold. Raises InvalidParams."""
+        self.set(SetTenant(tenant, self._defaults.get(tenant, 0) if quota_bytes is None else quota_bytes))
 
     def list(self) -> Tenants:
         """Those that have keyspaces or a quota, by name."""

@@ -14,7 +14,13 @@ from moonpool.master.recorder import Recorder, batches
 from moonpool.master.store import records
 from moonpool.master.store.base import Condition, Delete, Put, Write
 from moonpool.master.store.memory import MemoryStore
-from moonpool.master.store.records import DrainRecord, RemovalRecord, ReplicaRecord, TenantRecord
+from moonpool.master.store.records import (
+    CLUSTER_WIDE,
+    DrainRecord,
+    RemovalRecord,
+    ReplicaRecord,
+    TenantRecord,
+)
 from moonpool.schemas.errors import CorruptStore, StaleEpoch
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind, objects_keyspace
 from moonpool.schemas.messages import DropList
@@ -141,7 +147,8 @@ async def test_a_recorder_writes_before_it_returns_and_loads_all(tmp_path: objec
     hashes = [number.to_bytes(16, "little") for number in range(300)]
     await recorder.record(recorder.state.pin(3, spec.digest(), hashes, 0), 3)
     again = Recorder(store, 5.0, durable=True)
-    await again.load()
+    for kind in CLUSTER_WIDE:
+        again.state.apply((await again.news(kind))[0])
     assert again.state.keyspaces == {spec.digest(): spec}
     assert list(again.state.pins(3)) == []
     await again.own(3)

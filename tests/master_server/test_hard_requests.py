@@ -25,12 +25,14 @@ from moonpool.schemas.messages import (
     InventoryEnd,
     Keyspaces,
     ListKeyspaces,
+    ListTenants,
     Match,
     Message,
     Need,
     Pin,
     RegisterKeyspace,
     Remove,
+    SetTenant,
     Unpin,
     decode_from_master,
 )
@@ -104,6 +106,15 @@ async def test_keyspaces_and_drains_survive(path: Path) -> None:
         assert {one.info.node: one.draining for one in cluster.nodes} == {"n1": True, "n2": False}  # type: ignore[attr-defined]
         for node in nodes:
             await node.close()
+
+
+async def test_quotas_survive(path: Path) -> None:
+    async with Life(path) as life:
+        for tenant, quota_bytes in (("red", 500), ("blue", 600), ("blue", 0), ("red", 700)):
+            await life.call(SetTenant(tenant, quota_bytes))
+    async with Life(path) as life:
+        reply = await life.call(ListTenants())
+        assert [(one.tenant, one.quota_bytes) for one in reply.tenants] == [("red", 700)]  # type: ignore[attr-defined]
 
 
 async def evicted(node: ReportNode) -> set[bytes]:

@@ -23,14 +23,17 @@ from moonpool.schemas.errors import MoonpoolError, Unreachable, WrongShard
 from moonpool.schemas.framing import PROTOCOL_VERSION, encode_frame
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
+    Drain,
     Failed,
     GetClusterMap,
     GetStatus,
     Hello,
+    ListTenants,
     Message,
     Presence,
     RegisterKeyspace,
     Remove,
+    SetTenant,
     Status,
     decode_from_master,
     decode_from_node,
@@ -146,6 +149,34 @@ def test_any_master_and_etcd_itself_tell_who_there_is(cluster: Cluster) -> None:
         assert client.batch_get(KEYS[:3]) == [None] * 3
         with pytest.raises(Unreachable):
             client.cluster_map()
+
+
+def test_what_one_master_records_all_know_and_keep(cluster: Cluster) -> None:
+    def quotas(master: MasterProcess) -> dict[str, int]:
+        told = cluster.ask(master, ListTenants()).tenants  # type: ignore[attr-defined]
+        return {one.tenant: one.quota_bytes for one in told if one.quota_bytes}
+
+    cluster.ask(cluster.masters[0], SetTenant("red", 5 << 30))
+    cluster.ask(cluster.masters[0], Drain("n0", True))
+    for master in cluster.masters:
+        wait_until(lambda master=master: quotas(master) == {"red": 5 << 30}, 30)  # type: ignore[misc]
+        wait_until(lambda master=master: draining(cluster, master) == {"n0"}, 30)  # type: ignore[misc]
+    cluster.ask(cluster.masters[1], Drain("n0", False))
+    victim = cluster.masters[2]
+    victim.kill()
+    cluster.ask(cluster.masters[0], SetTenant("red", 6 << 30))
+    victim.start()
+    assert quotas(victim) == {"red": 6 << 30}
+    for master in cluster.masters:
+        wait_until(lambda master=master: not draining(cluster, master), 30)  # type: ignore[misc]
+    cluster.settled()
+    cluster.all_there()
+
+
+def draining(cluster: Cluster, master: MasterProcess) -> set[str]:
+    """Nodes that get no new puts, as that master says."""
+    nodes = cluster.ask(master, GetClusterMap()).nodes  # type: ignore[attr-defined]
+    return {entry.info.node for entry in nodes if entry.draining}
 
 
 def test_a_node_finds_the_masters_in_etcd(cluster: Cluster) -> None:
