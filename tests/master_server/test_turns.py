@@ -184,7 +184,7 @@ def test_more_than_the_greatest_is_refused_before_anything_is_done() -> None:
 
 def test_a_list_of_millions_is_refused_before_it_is_read() -> None:
     tiny = encode(PutStart([PutItem(b"", 0, 0, b"", b"", 0)]))
-    head, item = tiny[: tiny.index(b"\x91\x97")], tiny[tiny.index(b"\x91\x97") + 1 : -3]
+    head, item = tiny[: tiny.index(b"\x91\x99")], tiny[tiny.index(b"\x91\x99") + 1 : -3]
     many = head + b"\xdd" + (ITEMS_MAX + 1).to_bytes(4, "big") + item * (ITEMS_MAX + 1) + tiny[-3:]
     with pytest.raises(msgspec.ValidationError, match=f"length <= {ITEMS_MAX}"):
         decode_master_request(many)
