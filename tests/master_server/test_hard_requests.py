@@ -201,7 +201,7 @@ async def test_without_its_store_a_master_refuses_what_needs_it_and_serves_on(pa
     async with Life(path) as life:
         await life.call(RegisterKeyspace(SPEC))
         await node.join(life.address, HASHES)
-        store = life.server._store
+        store = life.server._store._store  # type: ignore[attr-defined]
         log_file, broken = store._log, os.open("/dev/full", os.O_RDWR)  # type: ignore[attr-defined]
         kept, log_file._file, log_file.path = (log_file._file, log_file.path), broken, Path("/proc/nothing")
         log_file._new_path = Path("/proc/nothing.new")
