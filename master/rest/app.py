@@ -13,6 +13,7 @@ from moonpool.master.rest import (
     failures,
     history,
     keyspaces,
+    masters,
     metrics,
     route,
     segments,
@@ -26,6 +27,7 @@ from moonpool.schemas.access import Authenticator
 
 ROUTERS = (
     cluster.router,
+    masters.router,
     segments.router,
     keyspaces.router,
     route.router,

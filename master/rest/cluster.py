@@ -62,30 +62,6 @@ class Cluster(BaseModel):
     )
 
 
-class Master(BaseModel):
-    """One master process."""
-
-    id: str = Field(examples=["127.0.0.1:50051"])
-    address: str = Field(description="for clients and nodes", examples=["127.0.0.1:50051"])
-    epoch: int = Field(examples=[1760000000000])
-    shards: list[int] = Field(description="that it owns", examples=[[0]])
-    connections: int = Field(examples=[12])
-    version: str = Field(examples=[__version__])
-    uptime_s: float = Field(examples=[3600.5])
-
-
-class Shard(BaseModel):
-    """One shard of the index."""
-
-    shard: int = Field(examples=[0])
-    master: str = Field(description="who owns it", examples=["127.0.0.1:50051"])
-    keyspaces: int = Field(examples=[3])
-    blocks: int = Field(examples=[120000])
-    copies: int = Field(examples=[960000])
-    pins: int = Field(examples=[0])
-    promises: int = Field(description="blocks that somebody is about to write", examples=[16])
-
-
 class NodeDocument(BaseModel):
     """One node and its segment."""
 
@@ -203,7 +179,7 @@ async def _health(views: Views) -> Health:
 
 @router.get("/cluster", summary="The pool at a glance")
 async def cluster(views: Views, identity: Reader) -> Cluster:
-    """Sizes and counts of the whole pool."""
+    """Sizes of the whole pool; blocks, copies and pins of the shards that this master owns."""
 
     def look(parts: MasterParts) -> Cluster:
         facts = parts.core.status(parts.clock.now_s())
@@ -213,7 +189,7 @@ async def cluster(views: Views, identity: Reader) -> Cluster:
         return Cluster(
             epoch=parts.core.epoch,
             shards=int(facts["shards"]),
-            masters=1,
+            masters=int(facts["masters"]),
             nodes={state.name.lower(): int(facts[f"nodes_{state.name.lower()}"]) for state in NodeState},
             capacity_bytes=capacity_bytes,
             used_bytes=max(0, capacity_bytes - free_bytes),
@@ -226,38 +202,6 @@ async def cluster(views: Views, identity: Reader) -> Cluster:
         )
 
     return await views.read(look)
-
-
-@router.get("/masters", summary="Master processes")
-async def masters(views: Views, identity: Reader, cursor: Cursor = None, limit: Limit = 100) -> Page[Master]:
-    """Who serves which shards."""
-
-    def look(parts: MasterParts) -> list[Master]:
-        one = Master(
-            id=parts.handler.address,
-            address=parts.handler.address,
-            epoch=parts.core.epoch,
-            shards=[0],
-            connections=parts.handler.connections,
-            version=__version__,
-            uptime_s=round(time.time() - parts.started_s, 3),
-        )
-        return [one]
-
-    return page_of(await views.read(look), lambda master: master.id, cursor, limit)
-
-
-@router.get("/shards", summary="Shards of the index")
-async def shards(views: Views, identity: Reader, cursor: Cursor = None, limit: Limit = 100) -> Page[Shard]:
-    """Who owns each shard, and how much it holds."""
-
-    def look(parts: MasterParts) -> list[Shard]:
-        facts = parts.core.status(parts.clock.now_s())
-        names = ("keyspaces", "copies", "pins", "promises")
-        counts = {name: int(facts[name]) for name in names}
-        return [Shard(shard=0, master=parts.handler.address, blocks=int(facts["rows"]), **counts)]
-
-    return page_of(await views.read(look), lambda shard: f"{shard.shard:06}", cursor, limit)
 
 
 @router.get("/nodes", summary="Nodes")

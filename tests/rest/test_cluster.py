@@ -9,6 +9,7 @@ from support.rest_master import HASHES, RestMaster
 from moonpool.master.rest.app import rest_routes
 from moonpool.master.rest.limits import BODY_BYTES_MAX
 from moonpool.schemas.access import Role
+from moonpool.schemas.config import MasterSettings
 
 
 @pytest.fixture
@@ -46,8 +47,39 @@ def test_the_cluster_is_what_the_index_holds(client: TestClient) -> None:
     (node,) = client.get("/api/v1/nodes").json()["items"]
     assert (node["node"], node["state"], node["pages"]) == ("n1", "live", 16)
     assert client.get("/api/v1/nodes/n1").json()["segment"] == node["segment"]
-    assert client.get("/api/v1/masters").json()["items"][0]["connections"] == 1
-    assert client.get("/api/v1/shards").json()["items"][0]["blocks"] == len(HASHES)
+    (master,) = client.get("/api/v1/masters").json()["items"]
+    assert (master["asked"], master["shards"], master["connections"]) == (True, [0], 1)
+    (shard,) = client.get("/api/v1/shards").json()["items"]
+    assert (shard["master"], shard["blocks"]) == (master["address"], len(HASHES))
+
+
+def test_shards_and_who_owns_them() -> None:
+    with RestMaster(settings=MasterSettings(port=0, suspect_after_s=60.0, shards=4)) as master:
+        found = master.client().get("/api/v1/shards").json()["items"]
+        assert [one["shard"] for one in found] == [0, 1, 2, 3]
+        assert sum(one["blocks"] for one in found) == len(HASHES)
+        assert {one["master"] for one in found} == {master.address}
+        assert master.client().get("/api/v1/cluster").json()["shards"] == 4
+
+
+def test_shards_of_other_masters() -> None:
+    with RestMaster() as master:
+        others = ["10.0.0.1:1", master.address, "10.0.0.2:1"]
+        core = master.server.parts().core
+        core._alone = False
+        core.see(others, [1], 7)
+        assert [one["asked"] for one in master.client().get("/api/v1/masters").json()["items"]] == [
+            False,
+            False,
+            True,
+        ]
+        core.see(others, [0], 8)
+        masters = {one["id"]: one for one in master.client().get("/api/v1/masters").json()["items"]}
+        assert masters["10.0.0.1:1"]["shards"] == [0] and masters["10.0.0.1:1"]["connections"] is None
+        core.see(others, [-1], 9)
+        (shard,) = master.client().get("/api/v1/shards").json()["items"]
+        assert shard["master"] is None
+        assert master.client().get("/api/v1/cluster").json()["masters"] == 3
 
 
 def test_failures_have_one_shape(client: TestClient) -> None:
