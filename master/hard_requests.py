@@ -84,6 +84,11 @@ class HardRequests:
         if self._logs is not None and shard in self._core.shards:
             self._logs.own(shard)
 
+    async def flush(self, shards: Iterable[int]) -> None:
+        """Shards that are still served are about to be given away. Takes less than a second."""
+        if self._logs is not None:
+            await self._logs.flush(shards)
+
     async def recover(self, shard: int) -> None:
         """An owned shard's hard state holds when this returns: nothing of it may be evicted before. Raises the same."""
         await self.cluster.refresh()  # other masters may have acknowledged what concerns all shards

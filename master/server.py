@@ -147,6 +147,8 @@ class MasterServer:
         await self._hard.cluster.close()
         if self._seat is not None:
             await self._seat.leave()
+        else:
+            await self._hard.flush(list(self._core.shards))
         if self._rest is not None:
             await asyncio.to_thread(self._rest.close)
         if self._events is not None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from moonpool.master.entry_log.chunk import decode_chunk
 from moonpool.master.entry_log.sweep import LogSweep, keyspace_of, log_prefix
@@ -25,6 +26,8 @@ COMMIT_OPS = 64
 COMMIT_TIMEOUT_S = 10.0
 PAGE_RECORDS = 64
 READ_TIMEOUT_S = 10.0
+FLUSH_S = 0.5
+"""How long a shard that is given away waits for its log: what is not written by then, inventories tell."""
 HISTORY_S = 60.0
 """How long the store keeps what was written over: watchers that are away longer read again."""
 
@@ -34,6 +37,7 @@ class _Shard:
     sweep: LogSweep | None = None  # None: what an earlier owner left is being read
     written_s: float | None = None  # when the last pass began whose writes are all there
     reading: asyncio.Task[None] | None = None
+    passing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class EntryLogs:
@@ -124,17 +128,31 @@ class EntryLogs:
         while True:
             await asyncio.sleep(self._every_s)
             for shard, mine in list(self._shards.items()):
-                # Before the inventories are there the log knows more than the index.
-                if mine.sweep is None or not self._restorer.recovered(shard):
-                    continue
-                try:
-                    await self._pass(shard, mine, mine.sweep)
-                except MoonpoolError as error:
-                    self._failures += 1
-                    log.warning("shard %d: its entry log gets older: %s", shard, error)
+                await self._write(shard, mine)
             await self._forget_history()
 
-    async def _pass(self, shard: int, mine: _Shard, sweep: LogSweep) -> None:
+    async def flush(self, shards: Iterable[int]) -> None:
+        """Has the newest rows of shards written that are about to be given away; ends within FLUSH_S."""
+        passes = [self._write(shard, self._shards[shard], 0.0) for shard in shards if shard in self._shards]
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await asyncio.gather(*passes)
+        except TimeoutError:
+            log.warning("a shard is given away before its entry log is up to date")
+
+    async def _write(self, shard: int, mine: _Shard, rest: float = 1.0) -> None:
+        """One pass. `rest`: for each second of the store's time, so many are left to others."""
+        # Before the inventories are there the log knows more than the index.
+        if mine.sweep is None or not self._restorer.recovered(shard):
+            return
+        try:
+            async with mine.passing:
+                await self._pass(shard, mine, mine.sweep, rest)
+        except MoonpoolError as error:
+            self._failures += 1
+            log.warning("shard %d: its entry log gets older: %s", shard, error)
+
+    async def _pass(self, shard: int, mine: _Shard, sweep: LogSweep, rest: float) -> None:
         began_s = self._clock.now_s()
         sweep.begin(self._restorer.tables(shard))
         batch: list[tuple[Put | Delete, int]] = []
@@ -145,14 +163,16 @@ class EntryLogs:
                 batch.append(found)
                 size += len(found[0].value) if isinstance(found[0], Put) else 0
             if size >= COMMIT_BYTES or len(batch) >= COMMIT_OPS:
-                await self._commit(shard, sweep, batch)
+                await self._commit(shard, sweep, batch, rest)
                 batch, size = [], 0
             await asyncio.sleep(0)  # requests go first
-        await self._commit(shard, sweep, batch)
+        await self._commit(shard, sweep, batch, rest)
         sweep.end()
         mine.written_s = began_s
 
-    async def _commit(self, shard: int, sweep: LogSweep, batch: list[tuple[Put | Delete, int]]) -> None:
+    async def _commit(
+        self, shard: int, sweep: LogSweep, batch: list[tuple[Put | Delete, int]], rest: float
+    ) -> None:
         if not batch:
             return
         began_s = self._clock.now_s()
@@ -166,7 +186,7 @@ class EntryLogs:
             sweep.wrote(write, checksum)
         self._commits += 1
         self._revisions.append((began_s, revision))
-        await asyncio.sleep(self._clock.now_s() - began_s)  # half of the store's time is for others
+        await asyncio.sleep(rest * (self._clock.now_s() - began_s))
 
     async def _forget_history(self) -> None:
         """All that was written over stays in etcd until it is told to forget it."""

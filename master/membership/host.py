@@ -48,8 +48,11 @@ class CoreHost:
 
     async def leave(self, shard: int, epoch: int) -> None:
         """See ShardHost."""
-        self._core.shards.leave(shard)
-        self._tell()
+        if (shard, epoch) in self._core.shards.claims:  # it answers until its next owner can know as much
+            await self._hard.flush([shard])
+        if shard in self._core.shards:
+            self._core.shards.leave(shard)
+            self._tell()
 
     def disown(self, shards: Iterable[int]) -> None:
         """See ShardHost."""

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.etcd_server import EtcdServer
 from support.report_node import KEYSPACE, SPEC, ReportNode, chain
 
+from moonpool.master.entry_log.logs import FLUSH_S
+from moonpool.master.membership.records import owner_key
+from moonpool.master.membership.seat import Seat
 from moonpool.master.server import MasterServer
+from moonpool.master.store.base import Put, Write
+from moonpool.master.store.memory import MemoryStore
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (
@@ -33,13 +40,15 @@ T_S = 30.0
 class Life:
     """One master, from its start to its end, and a client of it."""
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, log_every_s: float = 0.05) -> None:
         self._settings = MasterSettings(
-            port=0, heartbeat_s=0.5, suspect_after_s=20, lost_after_s=30, store=store, log_every_s=0.05
+            port=0, heartbeat_s=0.5, suspect_after_s=20, lost_after_s=30, store=store, log_every_s=log_every_s
         )
 
-    async def start(self) -> None:
-        self.server = MasterServer(self._settings)
+    async def start(self, shared: MemoryStore | None = None) -> None:
+        """`shared`: what it has instead of etcd."""
+        seat = Seat(shared, 4, self._settings) if shared is not None else None
+        self.server = MasterServer(self._settings, seat=seat)
         self.address = await self.server.start()
         hello = Hello(PROTOCOL_VERSION, role="client", client="test")
         self.client = await AsyncRpcConnection.connect(self.address, hello, decode_from_master, timeout_s=T_S)
@@ -109,6 +118,54 @@ async def test_without_a_node_the_rows_of_the_log_go(tmp_path: Path) -> None:
     await life.start()
     await life.until(lambda facts: facts["rows"] == 0 and facts["nodes_lost"] == 1)
     await life.close()
+
+
+async def test_a_master_that_ends_in_order_leaves_a_log_that_is_up_to_date(tmp_path: Path) -> None:
+    """Though its next pass would have been in an hour."""
+    node = ReportNode()
+    life = Life(f"file:{tmp_path}/hard-state", log_every_s=3600)
+    await life.start()
+    await life.client.call(RegisterKeyspace(SPEC), T_S)
+    await node.join(life.address, HASHES)
+    await life.close()
+    await node.close()
+    await life.start()
+    await life.until(lambda facts: facts["log_hints"] == len(HASHES))
+    await life.close()
+
+
+class Shared(MemoryStore):
+    """One after the other uses it. `stuck`: it does not answer to what is written to the log."""
+
+    stuck = False
+
+    async def commit(self, writes: Sequence[Write], **more: Any) -> int | None:
+        if self.stuck and any(isinstance(one, Put) and one.key.startswith(b"log/") for one in writes):
+            await asyncio.sleep(60)
+        return await super().commit(writes, **more)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_shards_are_given_away_with_their_log() -> None:
+    node, store = ReportNode(), Shared()
+    life = Life("etcd://nowhere", log_every_s=3600)
+    await life.start(store)
+    await life.until(lambda facts: facts["shards_owned"] == 4 and facts["log_shards_unwritten"] == 4)
+    await life.client.call(RegisterKeyspace(SPEC), T_S)
+    await node.join(life.address, HASHES)
+    await life.close()
+    await node.close()
+    await life.start(store)
+    await life.until(lambda facts: facts["log_hints"] == len(HASHES))
+    await node.join(life.address, HASHES[:2000])
+    store.stuck, start_s = True, time.monotonic()
+    await life.close()
+    await node.close()
+    assert FLUSH_S <= time.monotonic() - start_s < FLUSH_S + 2, "it waits, but not for long"
+    assert not (await store.read(owner_key(0), timeout_s=T_S)).records, "and gives its shards away"
+    await MemoryStore.close(store)
 
 
 @pytest.mark.etcd

@@ -124,6 +124,8 @@ class ReportNode:
         await self.connection.close()
 
     def _pushed(self, message: Message) -> None:
+        if isinstance(message, Announced):
+            return
         assert isinstance(message, (Drop, Check))
         self.pushes.append(message)
         if self._confirms and isinstance(message, Drop):
