@@ -62,12 +62,13 @@ class Restorer:
         return found
 
     def kept_rows(self, keyspace: bytes) -> dict[int, set[bytes]]:
-        """By shard, hashes of kept pins whose rows are there."""
+        """By shard, hashes of kept pins whose rows are there, and not going in slices of a removal."""
         found: dict[int, set[bytes]] = {}
         for shard in self._shards:
             table = self._table(shard, keyspace)
             if table is not None and table.kept_pins:
-                found[shard] = {one for one in table.kept_pins if table.rows.get(one) != NO_ROW}
+                gone = {NO_ROW}.union(*(table.subtree(row, len(table.hashes)) or () for row in table.doomed))
+                found[shard] = {one for one in table.kept_pins if table.rows.get(one) not in gone}
         return found
 
     def _table(self, shard: int, keyspace: bytes) -> Table | None:

@@ -11,6 +11,7 @@ from typing import Self
 import pytest
 from support.report_node import KEYSPACE, SPEC, ReportNode, chain, entries_of
 
+from moonpool.master import removals
 from moonpool.master.server import MasterServer
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import StoreFailed
@@ -159,6 +160,23 @@ async def test_a_removal_of_pinned_rows_ends_their_pins(path: Path) -> None:
         assert (await life.facts())["recorded_pins"] == 3
         await node.report([entries_of(HASHES)])
         assert (await life.facts())["pins"] == 3
+        await node.close()
+
+
+async def test_a_removal_in_slices_ends_its_pins_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removals, "COPIES_MAX", 4)
+    node = ReportNode()
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        assert await life.count(Pin(KEYSPACE, join_hashes([HASHES[0], HASHES[7]]))) == 2
+        await life.call(Remove(KEYSPACE, join_hashes(HASHES[1:2]), force=True))
+        assert (await life.facts())["recorded_pins"] == 1
+        async with asyncio.timeout(T_S):
+            while (await life.facts())["doomed_blocks"]:
+                await asyncio.sleep(0.02)
+        await node.report([entries_of(HASHES)])
+        assert (await life.facts())["pins"] == 1, "it was put again, and not pinned again"
         await node.close()
 
 
