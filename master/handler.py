@@ -13,6 +13,7 @@ from moonpool.master.confirmations import Confirmations, DropKey
 from moonpool.master.core import MasterCore, Origin
 from moonpool.master.events import Events
 from moonpool.master.hard_requests import RECORDED, HardRequests
+from moonpool.master.membership.view import Member
 from moonpool.master.turns import SLICE_BLOCKS, Turns
 from moonpool.schemas.clock import Clock
 from moonpool.schemas.errors import Forbidden, InvalidParams, Unavailable
@@ -47,6 +48,10 @@ class MasterHandler:
     def __init__(self, core: MasterCore, clock: Clock, hard: HardRequests | None = None) -> None:
         """`hard`: where hard state is recorded; None: nowhere."""
         self.address = ""
+        self.advertised = ""
+        """How other masters know this one."""
+        self.others: list[Member] = []
+        """The other masters of its cluster."""
         self._hard = hard
         self.serving: Callable[[], bool] = _always
         """Whether this master may answer at all: one of several, while it holds its lease (I7)."""
@@ -234,6 +239,10 @@ class MasterHandler:
             log.info("node %s announces segment %s from %s", message.info.node, segment.hex(), peer.name)
             if earlier is not None:
                 earlier.close()
+
+    def see(self, members: list[Member]) -> None:
+        """Who there is in the cluster has changed."""
+        self.others = [member for member in members if member.address != self.advertised]
 
     def tell_nodes(self) -> None:
         """Who owns what has changed: they report to others now, or to us."""

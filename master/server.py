@@ -16,7 +16,7 @@ from moonpool.master.kv_events import KvEvents
 from moonpool.master.kv_feed import KvFeed
 from moonpool.master.membership.host import CoreHost
 from moonpool.master.membership.records import owns
-from moonpool.master.membership.seat import Seat, advertised
+from moonpool.master.membership.seat import Seat, advertised, advertised_page
 from moonpool.master.recorder import Recorder, unfenced
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.rest.server import RestServer, missing_libraries
@@ -93,6 +93,9 @@ class MasterServer:
         host = self._settings.host
         port = await self._server.listen_tcp(host, self._settings.port)
         self._handler.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._handler.advertised = self._handler.address
+        if self._seat is not None:
+            self._handler.advertised = advertised(self._settings.advertise, self._handler.address)
         try:
             self._start_rest()
             self._start_events()
@@ -101,8 +104,9 @@ class MasterServer:
             raise
         self._handler.start_ticks()
         if self._seat is not None:
-            address = advertised(self._settings.advertise, self._handler.address)
-            self._handler.serving = self._seat.join(address, CoreHost(self._core, self._handler, self._hard))
+            address, cores = self._handler.advertised, CoreHost(self._core, self._handler, self._hard)
+            page = advertised_page(address, self.http_address)
+            self._handler.serving = self._seat.join(address, cores, page)
             self._hard.cluster.follow()
         return self._handler.address
 

@@ -63,6 +63,7 @@ class CoreHost:
     def see(self, view: ClusterView) -> None:
         """See ShardHost."""
         self._core.see(view.addresses, view.owners_by_address(), view.revision)
+        self._handler.see(view.members())
         self._tell()
 
     def _tell(self) -> None:

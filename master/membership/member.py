@@ -61,11 +61,13 @@ class ShardHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """`address`: for clients and nodes. `lease_s`: how long others wait for a master that is silent."""
+    """`address`: for clients and nodes. `lease_s`: how long others wait for a master that is silent. `http`: see
+    MasterRecord."""
 
     address: str
     lease_s: float
     timeout_s: float
+    http: str = ""
 
 
 class ClusterMember:
@@ -149,7 +151,7 @@ class ClusterMember:
         await _first_failure(self._keep_alive(), self._follow(), self._act())
 
     async def _announce(self) -> None:
-        record = MasterRecord(self._settings.address, self._draining)
+        record = MasterRecord(self._settings.address, self._draining, self._settings.http)
         put = Put(master_key(self.name), encode(record), self._lease)
         await self._store.commit([put], timeout_s=self._settings.timeout_s)
 

@@ -22,10 +22,12 @@ class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, tag="cluster/1
 
 
 class MasterRecord(msgspec.Struct, frozen=True, array_like=True, tag="master/1"):
-    """masters/<id>, leased: a master that lives. `draining`: it gives its shards away."""
+    """masters/<id>, leased: a master that lives. `draining`: it gives its shards away. `http`: of its REST interface,
+    http://host:port; empty: others reach none."""
 
     address: str
     draining: bool = False
+    http: str = ""
 
 
 class OwnerRecord(msgspec.Struct, frozen=True, array_like=True, tag="owner/1"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from moonpool.master.membership.cluster import agree
 from moonpool.master.membership.member import ClusterMember, MemberSettings, ShardHost
 from moonpool.master.store.base import MetadataStore
 from moonpool.master.store.opening import open_store
 from moonpool.schemas.config import MasterSettings
+from moonpool.store_client.rpc.access import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +30,9 @@ class Seat:
         self._member: ClusterMember | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def join(self, address: str, host: ShardHost) -> Callable[[], bool]:
-        """Membership begins. Returns what says whether the master may answer."""
-        settings = MemberSettings(address, self._settings.lease_s, self._settings.store_timeout_s)
+    def join(self, address: str, host: ShardHost, http: str = "") -> Callable[[], bool]:
+        """Membership begins. `http`: of the REST interface. Returns what says whether the master may answer."""
+        settings = MemberSettings(address, self._settings.lease_s, self._settings.store_timeout_s, http)
         self._member = ClusterMember(self.store, self.shards, settings, host)
         self._task = asyncio.create_task(self._member.run())
         return self._member.serving
@@ -67,3 +69,18 @@ def advertised(setting: str, listening: str) -> str:
         return listening
     has_port = setting.rpartition(":")[2].isdigit() and (setting.count(":") == 1 or setting.startswith("["))
     return setting if has_port and not setting.endswith("]") else f"{setting}:{port}"
+
+
+def advertised_page(address: str, page: str) -> str:
+    """The REST address that others are told, of a master that they reach at `address` and whose own `page` is; empty
+    where that is on loopback, and they aren't."""
+    if not page:
+        return ""
+    listening, told = urlsplit(page), urlsplit(f"//{address}")
+    host, page_host = told.hostname or "", listening.hostname or ""
+    if is_loopback(page_host):
+        if not is_loopback(host):
+            return ""
+        host = page_host
+    name = f"[{host}]" if ":" in host else host
+    return f"{listening.scheme}://{name}:{listening.port}"

@@ -24,6 +24,13 @@ class Epoch(NamedTuple):
     version: int = 0
 
 
+class Member(NamedTuple):
+    """Where a master is: for clients and nodes, and its REST interface (empty: none)."""
+
+    address: str
+    http: str
+
+
 class ClusterView:
     """The records as of `revision`."""
 
@@ -103,6 +110,11 @@ class ClusterView:
     def addresses(self) -> list[str]:
         """Of all masters, in order."""
         return sorted({record.address for record in self._masters.values()})
+
+    def members(self) -> list[Member]:
+        """All masters by address."""
+        found = {record.address: record.http for record in self._masters.values()}
+        return [Member(address, found[address]) for address in sorted(found)]
 
     def owners_by_address(self) -> list[int]:
         """For each shard an index into `addresses`, -1 where nobody owns it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import numpy as np
 from fastapi import APIRouter
@@ -15,9 +15,10 @@ from moonpool.master.removals import PINS_MAX
 from moonpool.master.rest.access import Admin, Tenant
 from moonpool.master.rest.cluster import NodeName
 from moonpool.master.rest.failures import responses
-from moonpool.master.rest.gateway import Slices
+from moonpool.master.rest.gateway import Gateway, Slices
 from moonpool.master.rest.limits import ANSWER_TIMEOUT_S
 from moonpool.master.rest.operator import tell
+from moonpool.master.rest.others import UNANSWERED, OtherMasters, Others, Unanswered, with_own
 from moonpool.master.rest.paging import Cursor, Limit, Page
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.rest.rows import Block, describe_all
@@ -99,6 +100,7 @@ class Outcome(BaseModel):
     count: int = Field(description="blocks that it concerned", examples=[17])
     skipped: int = Field(0, description="blocks left alone: leased or pinned", examples=[0])
     pending: list[str] = Field([], description="nodes that have not confirmed yet", examples=[[]])
+    unanswered: list[Unanswered] = UNANSWERED
 
 
 class Evicted(BaseModel):
@@ -144,7 +146,7 @@ def _first(cursor: str) -> int:
 
 
 @router.post("/delete", summary="Delete a selection")
-async def delete(order: Deletion, views: Views, identity: Admin) -> Outcome:
+async def delete(order: Deletion, views: Views, others: Others, identity: Admin) -> Outcome:
     """Blocks, and all that hangs on them. Nobody is given them once this is answered; `pending` names nodes whose
     copies go later."""
 
@@ -160,7 +162,22 @@ async def delete(order: Deletion, views: Views, identity: Admin) -> Outcome:
         _note(parts, identity, "removal", f"{outcome.count} blocks were deleted", order)
         return outcome
 
-    return await views.ask(run, ANSWER_TIMEOUT_S)
+    return await _everywhere(views, others, run, order)
+
+
+async def _everywhere(
+    views: Gateway, others: OtherMasters, run: Callable[[MasterParts], Awaitable[Outcome]], order: BaseModel
+) -> Outcome:
+    """Done by every master to what it owns. Masters that can't be asked are named: their part is not done."""
+    own, found = await with_own(views.ask(run, ANSWER_TIMEOUT_S), others.documents(Outcome, order))
+    parts = [*([own] if own else []), *found.found]
+    return Outcome(
+        dry_run=parts[0].dry_run,
+        count=sum(part.count for part in parts),
+        skipped=sum(part.skipped for part in parts),
+        pending=sorted({node for part in parts for node in part.pending}),
+        unanswered=found.unanswered,
+    )
 
 
 def _removals(found: Selected, order: Deletion) -> Iterator[Message]:
@@ -172,7 +189,7 @@ def _removals(found: Selected, order: Deletion) -> Iterator[Message]:
 
 
 @router.post("/pin", summary="Pin a selection")
-async def pin(order: Pinning, views: Views, identity: Admin) -> Outcome:
+async def pin(order: Pinning, views: Views, others: Others, identity: Admin) -> Outcome:
     """They may not be evicted, nor what they hang on. Of a whole keyspace the leaves are pinned, which keeps the rest."""
     ttl_ms = round(order.ttl_s * 1000)
 
@@ -184,11 +201,11 @@ async def pin(order: Pinning, views: Views, identity: Admin) -> Outcome:
         _note(parts, identity, "pin", f"{count} blocks were pinned", order)
         return Outcome(dry_run=order.dry_run, count=count)
 
-    return await views.ask(run, ANSWER_TIMEOUT_S)
+    return await _everywhere(views, others, run, order)
 
 
 @router.post("/unpin", summary="Unpin a selection")
-async def unpin(order: Order, views: Views, identity: Admin) -> Outcome:
+async def unpin(order: Order, views: Views, others: Others, identity: Admin) -> Outcome:
     """They may be evicted again."""
 
     async def run(parts: MasterParts) -> Outcome:
@@ -200,7 +217,7 @@ async def unpin(order: Order, views: Views, identity: Admin) -> Outcome:
         _note(parts, identity, "pin", f"{count} blocks were unpinned", order)
         return Outcome(dry_run=order.dry_run, count=count)
 
-    return await views.ask(run, ANSWER_TIMEOUT_S)
+    return await _everywhere(views, others, run, order)
 
 
 async def _each(
@@ -262,7 +279,7 @@ async def evict(order: Eviction, views: Views, identity: Admin) -> Evicted:
 
 
 @router.post("/nodes/{node}/drain", summary="Empty a node, or use it again")
-async def drain(node: NodeName, order: Draining, views: Views, identity: Admin) -> Outcome:
+async def drain(node: NodeName, order: Draining, views: Views, others: Others, identity: Admin) -> Outcome:
     """It gets no new blocks and serves those it has. `count` is 1 where that was not so already."""
 
     async def run(parts: MasterParts) -> Outcome:
@@ -277,7 +294,9 @@ async def drain(node: NodeName, order: Draining, views: Views, identity: Admin) 
         parts.handler.events.add("drain", text, node=node, on=order.on, by=identity.name)
         return Outcome(dry_run=False, count=reply.count)
 
-    return await views.ask(run, ANSWER_TIMEOUT_S)
+    outcome = await _everywhere(views, others, run, order)
+    outcome.count = min(1, outcome.count)  # it is one node, whoever knows it
+    return outcome
 
 
 @router.post("/warm-up", summary="Replicate blocks ahead of use")

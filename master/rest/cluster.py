@@ -12,8 +12,10 @@ from pydantic import BaseModel, Field
 from moonpool import __version__
 from moonpool.master.nodes import Node
 from moonpool.master.rest.access import Reader
+from moonpool.master.rest.cluster_pages import ClusterPage, cluster_page, one_each
 from moonpool.master.rest.failures import responses
-from moonpool.master.rest.paging import Cursor, Limit, Page, page_of
+from moonpool.master.rest.others import UNANSWERED, Others, Unanswered, with_own
+from moonpool.master.rest.paging import Cursor, Limit
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.rest.views import Views
 from moonpool.schemas.errors import MoonpoolError, NotFound
@@ -53,13 +55,19 @@ class Cluster(BaseModel):
     capacity_bytes: int = Field(description="of nodes that aren't lost", examples=[8589934592])
     used_bytes: int = Field(examples=[4294967296])
     free_bytes: int = Field(examples=[4294967296])
-    keyspaces: int = Field(examples=[3])
+    keyspaces: int = Field(description="known to the master that knows most", examples=[3])
     blocks: int = Field(description="rows of the index", examples=[120000])
     copies: int = Field(description="shards of blocks, on all nodes", examples=[960000])
     pins: int = Field(description="pinned blocks", examples=[0])
     counters: dict[str, int | float | str] = Field(
-        description="the master's own facts, as `moonpool status` shows them", examples=[{"matches": 17}]
+        description="the answering master's own facts, as `moonpool status` shows them",
+        examples=[{"matches": 17}],
     )
+    unanswered: list[Unanswered] = UNANSWERED
+
+
+OF_NODES = ("nodes", "capacity_bytes", "used_bytes", "free_bytes")
+"""Fields that every master knows by itself, once it has heard of all nodes."""
 
 
 class NodeDocument(BaseModel):
@@ -120,6 +128,10 @@ def _node_key(document: NodeDocument) -> str:
     return f"{document.node}/{document.segment}"
 
 
+def _freshness(document: NodeDocument) -> float:
+    return document.connected - document.heard_ago_s / 1e9
+
+
 # ------------------------------------------------------------ health
 
 
@@ -177,45 +189,63 @@ async def _health(views: Views) -> Health:
 # ------------------------------------------------------------ cluster
 
 
+def _cluster(parts: MasterParts) -> Cluster:
+    facts = parts.core.status(parts.clock.now_s())
+    nodes = [node for node in parts.core.look.nodes() if node.state is not NodeState.LOST]
+    capacity_bytes = sum(node.info.capacity_bytes for node in nodes)
+    free_bytes = sum(node.free_bytes for node in nodes)
+    return Cluster(
+        epoch=parts.core.epoch,
+        shards=int(facts["shards"]),
+        masters=int(facts["masters"]),
+        nodes={state.name.lower(): int(facts[f"nodes_{state.name.lower()}"]) for state in NodeState},
+        capacity_bytes=capacity_bytes,
+        used_bytes=max(0, capacity_bytes - free_bytes),
+        free_bytes=free_bytes,
+        keyspaces=int(facts["keyspaces"]),
+        blocks=int(facts["rows"]),
+        copies=int(facts["copies"]),
+        pins=int(facts["pins"]),
+        counters=facts,
+    )
+
+
 @router.get("/cluster", summary="The pool at a glance")
-async def cluster(views: Views, identity: Reader) -> Cluster:
-    """Sizes of the whole pool; blocks, copies and pins of the shards that this master owns."""
+async def cluster(views: Views, others: Others, identity: Reader) -> Cluster:
+    """Sizes and counts of the whole pool."""
 
-    def look(parts: MasterParts) -> Cluster:
-        facts = parts.core.status(parts.clock.now_s())
-        nodes = [node for node in parts.core.look.nodes() if node.state is not NodeState.LOST]
-        capacity_bytes = sum(node.info.capacity_bytes for node in nodes)
-        free_bytes = sum(node.free_bytes for node in nodes)
-        return Cluster(
-            epoch=parts.core.epoch,
-            shards=int(facts["shards"]),
-            masters=int(facts["masters"]),
-            nodes={state.name.lower(): int(facts[f"nodes_{state.name.lower()}"]) for state in NodeState},
-            capacity_bytes=capacity_bytes,
-            used_bytes=max(0, capacity_bytes - free_bytes),
-            free_bytes=free_bytes,
-            keyspaces=int(facts["keyspaces"]),
-            blocks=int(facts["rows"]),
-            copies=int(facts["copies"]),
-            pins=int(facts["pins"]),
-            counters=facts,
-        )
-
-    return await views.read(look)
+    own, found = await with_own(views.read(_cluster), others.documents(Cluster))
+    assert own is not None
+    for other in found.found:
+        own.blocks += other.blocks
+        own.copies += other.copies
+        own.pins += other.pins
+        own.keyspaces = max(own.keyspaces, other.keyspaces)
+        if other.capacity_bytes > own.capacity_bytes:  # one that has just started hasn't heard of all nodes
+            own = own.model_copy(update={name: getattr(other, name) for name in OF_NODES})
+    own.unanswered = found.unanswered
+    return own
 
 
 @router.get("/nodes", summary="Nodes")
 async def nodes(
-    views: Views, identity: Reader, cursor: Cursor = None, limit: Limit = 100
-) -> Page[NodeDocument]:
-    """Every node with its segment, lost ones too for some minutes."""
-    return page_of(await views.read(_nodes), _node_key, cursor, limit)
+    views: Views, others: Others, identity: Reader, cursor: Cursor = None, limit: Limit = 100
+) -> ClusterPage[NodeDocument]:
+    """Every node with its segment, lost ones too for some minutes. As the master knows it that heard it last."""
+    own, found = await with_own(views.read(_nodes), others.items(NodeDocument))
+    items = one_each([*(own or []), *found.found], _node_key, _freshness)
+    return cluster_page(items, found.unanswered, _node_key, cursor, limit)
 
 
 @router.get("/nodes/{node}", summary="One node", responses=responses(404))
-async def node(node: NodeName, views: Views, identity: Reader) -> NodeDocument:
+async def node(node: NodeName, views: Views, others: Others, identity: Reader) -> NodeDocument:
     """By name: its newest segment where there were several."""
-    found = [document for document in await views.read(_nodes) if document.node == node]
-    if not found:
-        raise NotFound(key=f"node {node}")
-    return min(found, key=lambda document: document.heard_ago_s)
+
+    def look(parts: MasterParts) -> NodeDocument:
+        found = [document for document in _nodes(parts) if document.node == node]
+        if not found:
+            raise NotFound(key=f"node {node}")
+        return min(found, key=lambda document: document.heard_ago_s)
+
+    own, found = await with_own(views.read(look), others.documents(NodeDocument))
+    return max([*([own] if own else []), *found.found], key=_freshness)

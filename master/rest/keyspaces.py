@@ -10,10 +10,12 @@ from pydantic import BaseModel, Field
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW
 from moonpool.master.rest.access import Known, Tenant
+from moonpool.master.rest.cluster_pages import ClusterPage, cluster_page
 from moonpool.master.rest.failures import responses
 from moonpool.master.rest.gateway import Slices
 from moonpool.master.rest.limits import ANSWER_TIMEOUT_S
-from moonpool.master.rest.paging import Cursor, HashCursor, Limit, Page, RowCursor, page_of
+from moonpool.master.rest.others import UNANSWERED, Others, Unanswered, with_own
+from moonpool.master.rest.paging import Cursor, HashCursor, Limit, Page, RowCursor
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.rest.rows import KEY_PATTERN, SHORT_FORM, Block, describe, find, tables_of
 from moonpool.master.rest.scans import any_row, blocks_page, first_row, pinned_row
@@ -58,6 +60,20 @@ class Keyspace(BaseModel):
     hit_blocks: int = Field(examples=[4500])
     hit_ratio: float = Field(description="in blocks; 0 where nothing was asked", examples=[0.9])
     evicted_blocks: int = Field(examples=[0])
+    unanswered: list[Unanswered] = UNANSWERED
+
+
+COUNTS = (
+    "blocks",
+    "copies",
+    "size_bytes",
+    "pins",
+    "requests",
+    "asked_blocks",
+    "hit_blocks",
+    "evicted_blocks",
+)
+"""Fields that add up over masters."""
 
 
 def _keyspaces(parts: MasterParts, identity: Identity, tenant: str | None) -> list[Keyspace]:
@@ -100,28 +116,46 @@ def _add(document: Keyspace, traffic: Traffic) -> None:
         document.hit_ratio = round(document.hit_blocks / document.asked_blocks, 6)
 
 
+def _together(documents: list[Keyspace]) -> list[Keyspace]:
+    """One a keyspace, of what several masters hold of it."""
+    found: dict[str, Keyspace] = {}
+    for document in documents:
+        total = found.setdefault(document.keyspace, document)
+        if total is not document:
+            for name in COUNTS:
+                setattr(total, name, getattr(total, name) + getattr(document, name))
+            total.hit_ratio = round(total.hit_blocks / max(1, total.asked_blocks), 6)
+    return sorted(found.values(), key=lambda document: document.keyspace)
+
+
 @router.get("/keyspaces", summary="Keyspaces")
 async def keyspaces(
     views: Views,
+    others: Others,
     identity: Known,
     tenant: Annotated[str | None, Query(max_length=128, description="only this tenant's")] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> Page[Keyspace]:
+) -> ClusterPage[Keyspace]:
     """What each holds and how it is hit. A reader sees its own tenant's."""
-    found = await views.read(lambda parts: _keyspaces(parts, identity, tenant))
-    return page_of(found, lambda document: document.keyspace, cursor, limit)
+    look = views.read(lambda parts: _keyspaces(parts, identity, tenant))
+    own, found = await with_own(look, others.items(Keyspace))
+    items = _together([*(own or []), *found.found])
+    return cluster_page(items, found.unanswered, lambda document: document.keyspace, cursor, limit)
 
 
 @router.get("/keyspaces/{keyspace}", summary="One keyspace")
-async def keyspace(keyspace: KeyspaceId, views: Views, identity: Known) -> Keyspace:
-    """By its digest."""
+async def keyspace(keyspace: KeyspaceId, views: Views, others: Others, identity: Known) -> Keyspace:
+    """By its digest. `unanswered` names masters whose part of it is missing."""
 
     def look(parts: MasterParts) -> Keyspace:
         tables_of(parts, identity, keyspace)
         return next(one for one in _keyspaces(parts, identity, None) if one.keyspace == keyspace)
 
-    return await views.read(look)
+    own, found = await with_own(views.read(look), others.documents(Keyspace))
+    (total,) = _together([*([own] if own else []), *found.found])
+    total.unanswered = found.unanswered
+    return total
 
 
 @router.get("/keyspaces/{keyspace}/blocks", summary="Blocks of a keyspace")
@@ -146,15 +180,19 @@ async def blocks(
 
 
 @router.get("/blocks", summary="One block by its key")
-async def block(key: Key, views: Views, identity: Tenant) -> Block:
-    """Its ranks, copies, lease, pin, last use and position."""
-    return await views.read(lambda parts: describe(parts, *find(parts, identity, key)))
+async def block(key: Key, views: Views, others: Others, identity: Tenant) -> Block:
+    """Its ranks, copies, lease, pin, last use and position, from the master that owns its shard."""
+    own, found = await with_own(
+        views.read(lambda parts: describe(parts, *find(parts, identity, key))), others.documents(Block)
+    )
+    return own or found.found[0]
 
 
 @router.get("/chains", summary="Children of a block")
 async def chains(
     key: Key,
     views: Views,
+    others: Others,
     identity: Tenant,
     cursor: HashCursor = None,
     limit: Annotated[int, Query(ge=1, le=100, description="items of a page at most")] = 100,
@@ -167,13 +205,14 @@ async def chains(
         if not isinstance(table, ChainedTable):
             raise InvalidParams(field="key", value=key[:200], allowed="keys of chained keyspaces")
         child = table.first_child[row] if cursor is None else _row(table, row, cursor)
-        found: list[Block] = []
-        while child >= 0 and len(found) < limit:
-            found.append(describe(parts, shard, table, child))
+        items: list[Block] = []
+        while child >= 0 and len(items) < limit:
+            items.append(describe(parts, shard, table, child))
             child = table.next_sibling[child]
-        return Page(items=found, next_cursor=table.hashes[child].hex() if child >= 0 else None)
+        return Page(items=items, next_cursor=table.hashes[child].hex() if child >= 0 else None)
 
-    return await views.read(look)
+    own, found = await with_own(views.read(look), others.documents(Page[Block]))
+    return own or found.found[0]
 
 
 def _row(table: ChainedTable, parent: int, cursor: str) -> int:

@@ -12,8 +12,10 @@ from moonpool import __version__
 from moonpool.master.membership.seat import advertised
 from moonpool.master.outcome import Origin
 from moonpool.master.rest.access import Reader
+from moonpool.master.rest.cluster_pages import ClusterPage, cluster_page, one_each
 from moonpool.master.rest.failures import responses
-from moonpool.master.rest.paging import Cursor, Limit, Page, page_of
+from moonpool.master.rest.others import Others, with_own
+from moonpool.master.rest.paging import Cursor, Limit
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.rest.views import Views
 from moonpool.schemas.keyspace import DEFAULT_TENANT
@@ -23,11 +25,11 @@ router = APIRouter(prefix="/api/v1", tags=["cluster"], responses=responses())
 
 
 class Master(BaseModel):
-    """One master process. What only it knows is null where another one was asked."""
+    """One master process. What only it knows is null where it could not be asked."""
 
     id: str = Field(examples=["127.0.0.1:50051"])
     address: str = Field(description="for clients and nodes", examples=["127.0.0.1:50051"])
-    asked: bool = Field(description="whether it is the one that answers here", examples=[True])
+    asked: bool = Field(description="whether it has told this itself", examples=[True])
     shards: list[int] = Field(description="that it owns", examples=[[0]])
     epoch: int | None = Field(examples=[1760000000000])
     connections: int | None = Field(examples=[12])
@@ -36,7 +38,7 @@ class Master(BaseModel):
 
 
 class Shard(BaseModel):
-    """One shard of the index. How much it holds is null where another master owns it."""
+    """One shard of the index. How much it holds is null where its owner could not be asked."""
 
     shard: int = Field(examples=[0])
     master: str | None = Field(
@@ -51,15 +53,28 @@ class Shard(BaseModel):
 
 
 @router.get("/masters", summary="Master processes")
-async def masters(views: Views, identity: Reader, cursor: Cursor = None, limit: Limit = 100) -> Page[Master]:
-    """Who serves which shards, as this master has last seen it."""
-    return page_of(await views.read(_masters), lambda master: master.id, cursor, limit)
+async def masters(
+    views: Views, others: Others, identity: Reader, cursor: Cursor = None, limit: Limit = 100
+) -> ClusterPage[Master]:
+    """Who serves which shards. Those that can't be asked are there as the answering master has last seen them."""
+    own, found = await with_own(views.read(_masters), others.items(Master))
+    items = one_each([*(own or []), *found.found], lambda master: master.id, lambda master: master.asked)
+    return cluster_page(items, found.unanswered, lambda master: master.id, cursor, limit)
 
 
 @router.get("/shards", summary="Shards of the index")
-async def shards(views: Views, identity: Reader, cursor: Cursor = None, limit: Limit = 100) -> Page[Shard]:
-    """Who owns each shard, and how much those hold that this master owns."""
-    return page_of(await views.read(_shards), lambda shard: f"{shard.shard:06}", cursor, limit)
+async def shards(
+    views: Views, others: Others, identity: Reader, cursor: Cursor = None, limit: Limit = 100
+) -> ClusterPage[Shard]:
+    """Who owns each shard, and how much it holds."""
+    own, found = await with_own(views.read(_shards), others.items(Shard))
+    # Of a shard that changes hands just now: whoever has it in the greatest epoch.
+    items = one_each([*(own or []), *found.found], _shard_key, lambda shard: shard.epoch or -1)
+    return cluster_page(items, found.unanswered, _shard_key, cursor, limit)
+
+
+def _shard_key(shard: Shard) -> str:
+    return f"{shard.shard:06}"
 
 
 class _Map(NamedTuple):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+NEEDED = ("fastapi", "uvicorn", "prometheus_client", "httpx")
 BACKLOG = 128
 KEEP_ALIVE_S = 30
 CLOSE_WAIT_S = 5.0
