@@ -50,6 +50,10 @@ def test_a_second_engine_loads_what_the_first_has_computed(
     (loaded,) = second.generate(asked, max_tokens=24)
     assert (computed.cached, loaded.cached) == (0, whole(len(asked)))
     assert computed.tokens == loaded.tokens == reference.generate(asked, max_tokens=24)[0].tokens
+    for engine, done in ((first, "save"), (second, "load")):
+        assert engine.counted("transfer_bytes") >= engine.counted(f"{done}_bytes") > 0
+        assert engine.metrics()["vllm:moonpool_transfer_seconds_count"] >= 1
+        assert engine.metrics().get("vllm:moonpool_open_breakers", 0.0) == 0
 
 
 def test_a_prompt_of_whole_blocks_is_loaded_whole_and_its_last_token_computed(
