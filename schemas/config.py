@@ -181,6 +181,9 @@ class ClientSettings(Settings):
     breaker_retry_s: float = Field(
         1.0, gt=0, description="pause before a failed master or node is asked again"
     )
+    tracing: bool = Field(
+        False, description="spans of matches, loads and saves for OpenTelemetry (extra `otel`)"
+    )
     verify_checksums: bool = Field(True, description="check host-memory reads against the header's checksum")
     transport: Literal["auto", "shm", "tcp", "mooncake"] = Field(
         "auto",

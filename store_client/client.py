@@ -54,6 +54,7 @@ from moonpool.store_client.puts import Putter
 from moonpool.store_client.rows import Got, RowCalls, Rows
 from moonpool.store_client.rpc.credentials import Credentials
 from moonpool.store_client.telemetry import Telemetry
+from moonpool.store_client.tracing import spans
 from moonpool.store_client.transports.staging import Staging
 from moonpool.store_client.workers import Workers
 
@@ -81,6 +82,7 @@ class StoreClient:
         self._credentials = credentials = Credentials.of(self.settings)
         retry_s = self.settings.breaker_retry_s
         self._gate = Gate("StoreClient")
+        self._spans = spans(wanted=self.settings.tracing)
         self._book = KeyspaceBook()
         self._copier = copier
         self._staging = Staging(copier)
@@ -114,7 +116,7 @@ class StoreClient:
 
     def match(self, keyspace: bytes, hashes: Sequence[bytes], *, timeout_s: float | None = None) -> int:
         """Longest ready prefix in blocks, from position 0; leased for some seconds. Raises Unreachable."""
-        with self._gate:
+        with self._gate, self._spans("match", keyspace, len(hashes)):
             return self._blocks.match(keyspace, hashes, self._deadline_s(timeout_s))
 
     def presence(
@@ -138,13 +140,14 @@ class StoreClient:
 
         Raises only what is wrong with the arguments; an unreachable master or node gives FAILED.
         """
-        with self._gate:
+        keyspace = puts[0].keyspace if puts else b""
+        with self._gate, self._spans("save", keyspace, sum(put.source.count for put in puts)):
             return self._blocks.put(puts, self._deadline_s(timeout_s))
 
     def get_blocks(self, get: BlockGet, *, timeout_s: float | None = None) -> U8:
         """Reads blocks. A Status each: only where it is OK has `get.into` the bytes that were asked for; elsewhere
         it may have been written to. Nothing writes there after this has returned. Raises as put_blocks."""
-        with self._gate:
+        with self._gate, self._spans("load", get.keyspace, get.into.count):
             return self._blocks.get(get, self._deadline_s(timeout_s))
 
     def remove(
