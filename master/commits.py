@@ -26,8 +26,7 @@ def commit(
     _write(table, segment, entries, chosen, cells[chosen])
     bits = np.left_shift(np.uint64(1), entries.ranks[chosen].astype(np.uint64))
     np.bitwise_or.at(view(table.committed), fresh_rows, bits)
-    if table.kept_pins:
-        _pin_again(table, fresh_rows)
+    table.pin_again(fresh_rows.tolist())
     for row in dict.fromkeys(fresh_rows[new_here].tolist()):
         table.candidates.add(row, segment, now_s)
     rest = np.ones(len(rows), dtype=np.bool_)
@@ -55,13 +54,6 @@ def _fresh(table: Table, segment: int, rows: I64, cells: I64) -> tuple[NDArray[n
     chosen = np.flatnonzero(fresh)
     there = which.reshape(-1, table.world)[rows[chosen]] == segment
     return chosen, ~there.any(axis=1)
-
-
-def _pin_again(table: Table, rows: I64) -> None:
-    for row in rows.tolist():
-        until_s = table.kept_pins.get(table.hashes[row])
-        if until_s is not None:
-            table.pins.add(row, until_s)
 
 
 def _write(table: Table, segment: int, entries: EntryColumns, chosen: NDArray[np.intp], cells: I64) -> None:

@@ -87,6 +87,7 @@ class FlatTable(Table):
         marks = self.marks.get(segment)
         if marks:
             view(marks)[cells[cells < len(marks)]] = 1
+        self.pin_again(rows)
         self.candidates.add_new(rows, uses, segment, now_s)
         return True
 

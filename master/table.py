@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -123,6 +123,14 @@ class Table(ABC):
         """Takes in committed slots, all of them first copies of new rows that nothing else is missing of, in one
         step. False, and nothing is changed, where that isn't so, or isn't worth it."""
         return False
+
+    def pin_again(self, rows: Iterable[int]) -> None:
+        """Kept pins hold for rows that are back, before anybody looks for victims among them."""
+        if self.kept_pins:
+            for row in rows:
+                until_s = self.kept_pins.get(self.hashes[row])
+                if until_s is not None:
+                    self.pins.add(row, until_s)
 
     def evictable(self, rows: I64, segment: int, level: int, score: int, now_s: float) -> NDArray[np.bool_]:
         """Which rows, the first time they are named, are what their entries in the queue say and protected by nothing."""

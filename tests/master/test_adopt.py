@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from support.paper_cluster import chain
@@ -59,6 +61,7 @@ def facts(table: FlatTable, hashes: list[bytes], world: int) -> list[object]:
             table.uses[row],
             table.segments_of(row),
             table.hashes[row],
+            row in table.pins,
         )
         for row in rows
     ]
@@ -71,6 +74,8 @@ def test_a_batch_is_as_good_as_its_objects_one_by_one(world: int) -> None:
     hashes = chain(COUNT, "new")
     entries = columns(hashes, [number % world for number in range(COUNT)])
     together, apart = objects(world), objects(world)
+    for table in (together, apart):  # as a new owner knows of pins before it hears of their rows
+        table.kept_pins.update(dict.fromkeys(hashes[4:6], math.inf))
     drops = DropBatch(0)
     commit(together, SEGMENT, entries, USABLE, 50.0, drops)
     for index in range(COUNT):
