@@ -152,8 +152,11 @@ class HardRequests:
     async def _pin(self, message: Pin, origin: Origin) -> None:
         until_ms = wall_ms() + message.ttl_ms if message.ttl_ms else 0
         keyspace = message.keyspace
+        spec = self._core.shards.specs_by_digest.get(keyspace)
         for shard, hashes in self._core.restorer.pinned(keyspace, message.hashes).items():
             try:
+                if spec is not None:  # the core may know it from a node alone, and who restores the pin needs it
+                    await self.cluster.record(self._register(RegisterKeyspace(spec)))
                 await self.recorder.record(self._state.pin(shard, keyspace, hashes, until_ms), shard)
             except MoonpoolError:
                 recorded = {name[1] for name in self._state.pins(shard) if name[0] == keyspace}
@@ -164,7 +167,7 @@ class HardRequests:
             self._core.restorer.keep_pins(shard, keyspace, pins)
 
     async def _unpin(self, keyspace: bytes, packed: bytes) -> None:
-        spec = self._state.keyspaces.get(keyspace)
+        spec = self._core.shards.specs_by_digest.get(keyspace)
         if spec is None:
             return
         hashes = split_hashes(packed, spec.hash_bytes)

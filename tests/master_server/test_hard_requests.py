@@ -150,6 +150,21 @@ async def test_a_pin_survives_and_holds_when_its_row_is_back(path: Path) -> None
         assert (await life.facts())["recorded_pins"] == 0
 
 
+async def test_pins_of_a_keyspace_that_only_nodes_have_told_of(path: Path) -> None:
+    """No client has registered it here, or the store has missed that: the pin's own record needs it."""
+    node = ReportNode()
+    async with Life(path) as life:
+        await node.join(life.address, HASHES)
+        assert await life.count(Pin(KEYSPACE, join_hashes(HASHES[3:5]))) == 2
+        assert await life.count(Unpin(KEYSPACE, join_hashes(HASHES[4:5]))) == 1
+        assert (await life.facts())["recorded_pins"] == 1
+        await node.close()
+    async with Life(path) as life:
+        await node.join(life.address, HASHES)
+        assert await evicted(node) == set(HASHES[4:])
+        await node.close()
+
+
 async def test_a_removal_of_pinned_rows_ends_their_pins(path: Path) -> None:
     node = ReportNode()
     async with Life(path) as life:
