@@ -40,8 +40,9 @@ test: $(STAMP) ## every test that needs no GPU: quick ones first
 test-fast: $(STAMP) ## the quick tests only
 	$(PYTEST) -m "not ($(SLOW) or gpu or soak)"
 
-soak: $(STAMP) ## the long forms of the randomised tests
+soak: $(STAMP) ## the long forms of the randomised tests, and 20 minutes of chaos over etcd
 	MOONPOOL_SOAK=1 $(PYTEST) --timeout=3600 -m "not ($(SLOW) or gpu)"
+	MOONPOOL_SOAK=1 $(PYTEST) --timeout=3600 -s tests/chaos
 
 bench: $(STAMP) ## what the pool costs on this machine
 	@$(VENV)/bin/moonpool bench

@@ -29,6 +29,7 @@ class EtcdServer:
     """`with EtcdServer(folder) as etcd:`. `etcd.endpoint` is "127.0.0.1:port" and stays over restarts.
 
     `tls`: files (ca, cert, key); clients must show one that the ca has signed. `flags` are added as they are.
+    `prefix`: of the command line, for a `host` that is a network namespace (see Network.command).
     """
 
     def __init__(
@@ -38,13 +39,15 @@ class EtcdServer:
         tls: tuple[Path, Path, Path] | None = None,
         flags: Sequence[str] = (),
         host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._tls = tls
         self._flags = list(flags)
         self._host = host
         self._process: subprocess.Popen[bytes] | None = None
-        self._ports = _free_ports(2, host)
+        self._prefix = list(prefix)
+        self._ports = [2379, 2380] if prefix else _free_ports(2, host)
         self._token = ""
 
     @property
@@ -64,6 +67,15 @@ class EtcdServer:
 
     def start(self) -> None:
         """Starts it, with the data that it had, and waits until it answers."""
+        self.launch()
+        try:
+            self._wait_healthy()
+        except BaseException:
+            self.kill()
+            raise
+
+    def launch(self) -> None:
+        """Starts it, and waits for nothing."""
         self._folder.mkdir(parents=True, exist_ok=True)
         scheme = "https" if self._tls else "http"
         peers = f"http://{self._host}:{self._ports[1]}"
@@ -76,20 +88,16 @@ class EtcdServer:
             ca, cert, key = map(str, self._tls)
             words += ["--cert-file", cert, "--key-file", key, "--trusted-ca-file", ca, "--client-cert-auth"]
         with open(self._folder / "log", "ab") as output:
-            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        try:
-            self._wait_healthy()
-        except BaseException:
-            self.kill()
-            raise
+            self._process = subprocess.Popen(
+                [*self._prefix, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
 
     def _wait_healthy(self) -> None:
         assert self._process is not None
         end_s = time.monotonic() + START_TIMEOUT_S
         while True:
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                if self._http("GET", "/health").get("health") == "true":
-                    return
+            if self.is_up():
+                return
             if self._process.poll() is not None or time.monotonic() > end_s:
                 raise AssertionError(f"etcd did not come up:\n{(self._folder / 'log').read_text()[-3000:]}")
             time.sleep(0.05)
@@ -139,6 +147,17 @@ class EtcdServer:
         """Of the running process."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it hasn't ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def is_up(self) -> bool:
+        """Whether it answers."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return bool(self._http("GET", "/health").get("health") == "true")
+        return False
 
     def freeze(self) -> None:
         """SIGSTOP."""

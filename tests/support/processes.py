@@ -35,6 +35,12 @@ class ServerProcess:
         self._arguments = list(arguments)
         self.address = ""
         """What it last said that it listens on."""
+        self.prefix: list[str] = []
+        """Of the command line: where it runs (see Network.command)."""
+        self.environment: dict[str, str] = {}
+        """Beside that of this process."""
+        self.pids: list[int] = []
+        """Of all starts."""
 
     def arguments(self) -> list[str]:
         """Of the next start."""
@@ -57,20 +63,32 @@ class ServerProcess:
 
     def start(self) -> None:
         """Starts it and waits until it is up. Raises AssertionError with its output where it isn't soon."""
-        seen = len(self.output())
+        self.launch()
+        end_s = time.monotonic() + START_TIMEOUT_S
+        while not self.is_up():
+            if self._process.poll() is not None or time.monotonic() > end_s:
+                self.kill()
+                raise AssertionError(f"{self.arguments()} did not come up:\n{self.output()[self._seen :]}")
+            time.sleep(0.005)
+
+    def launch(self) -> None:
+        """Starts it, and waits for nothing."""
+        self._seen = len(self.output())
         self._process = subprocess.Popen(
-            [sys.executable, *self.arguments()],
+            [*self.prefix, sys.executable, *self.arguments()],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
+            env=os.environ | self.environment,
         )
-        end_s = time.monotonic() + START_TIMEOUT_S
-        while not (found := re.search(r"listening on (\S+)", self.output()[seen:])):
-            if self._process.poll() is not None or time.monotonic() > end_s:
-                self.kill()
-                raise AssertionError(f"{self.arguments()} did not come up:\n{self.output()[seen:]}")
-            time.sleep(0.005)
-        self.address = found[1]
+        self.pids.append(self._process.pid)
+
+    def is_up(self) -> bool:
+        """Whether it listens, as far as it has said since it was started."""
+        found = re.search(r"listening on (\S+)", self.output()[self._seen :])
+        if found:
+            self.address = found[1]
+        return found is not None
 
     def stop(self) -> int:
         """SIGTERM. Returns the exit code."""
