@@ -39,7 +39,7 @@ def act(cluster: Cluster) -> Counter[str]:
             time.sleep(min(WATCH_S, max(0.0, start_s + at_s - time.monotonic())))
         do(fault)
     print(*faults, sep="\n")
-    return Counter(fault.kind for fault in faults)
+    return Counter(str(fault.kind) for fault in faults)
 
 
 def what_clients_saw(cluster: Cluster) -> tuple[Counter[str], dict[str, list[Any]], float]:
