@@ -155,7 +155,8 @@ class HardRequests:
         spec = self._core.shards.specs_by_digest.get(keyspace)
         for shard, hashes in self._core.restorer.pinned(keyspace, message.hashes).items():
             try:
-                if spec is not None:  # the core may know it from a node alone, and who restores the pin needs it
+                # The core may know the keyspace from a node alone, and who restores the pin needs it.
+                if spec is not None:
                     await self.cluster.record(self._register(RegisterKeyspace(spec)))
                 await self.recorder.record(self._state.pin(shard, keyspace, hashes, until_ms), shard)
             except MoonpoolError:
