@@ -96,8 +96,8 @@ class Nodes:
         self._suspect_after_s = suspect_after_s
         self._lost_after_s = lost_after_s
         self._nodes: dict[bytes, Node] = {}
-        self._free_indices = list(range(NODES_MAX - 1, -1, -1))
-        self.names: list[bytes] = [b""] * NODES_MAX
+        self._free_indices: list[int] = []  # of forgotten nodes
+        self.names: list[bytes] = []  # by index
         self.usable = np.zeros(NO_SEGMENT + 1, dtype=np.bool_)
         self._draining: set[str] = set()  # names: a node that starts again is still to be emptied
         self._unswept: set[int] = set()  # indices of lost nodes whose copies are not all gone
@@ -155,7 +155,10 @@ class Nodes:
 
     def _add(self, info: NodeInfo, now_s: float) -> Node:
         if not self._free_indices:
-            raise Overloaded(what="the list of nodes", limit=NODES_MAX)
+            if len(self.names) == NODES_MAX:
+                raise Overloaded(what="the list of nodes", limit=NODES_MAX)
+            self._free_indices.append(len(self.names))
+            self.names.append(b"")
         index = self._free_indices.pop()
         self.names[index] = info.segment
         node = self._nodes[info.segment] = Node(
@@ -325,7 +328,7 @@ class Nodes:
         """Asserts that derived facts agree with the nodes' states."""
         indices = {node.index for node in self._nodes.values()}
         assert len(indices) == len(self._nodes), "two nodes with one index"
-        assert len(indices) + len(self._free_indices) == NODES_MAX, "an index lost, or both free and used"
+        assert len(indices) + len(self._free_indices) == len(self.names), "an index lost, or both free and used"
         assert self._unswept <= indices, "a sweep of a forgotten node"
         for node in self._nodes.values():
             assert self.names[node.index] == node.info.segment, "a wrong name"
