@@ -328,7 +328,9 @@ class Nodes:
         """Asserts that derived facts agree with the nodes' states."""
         indices = {node.index for node in self._nodes.values()}
         assert len(indices) == len(self._nodes), "two nodes with one index"
-        assert len(indices) + len(self._free_indices) == len(self.names), "an index lost, or both free and used"
+        assert len(indices) + len(self._free_indices) == len(self.names), (
+            "an index lost, or both free and used"
+        )
         assert self._unswept <= indices, "a sweep of a forgotten node"
         for node in self._nodes.values():
             assert self.names[node.index] == node.info.segment, "a wrong name"
