@@ -33,6 +33,9 @@ def spans(*, wanted: bool) -> Spans:
 
     def span(name: str, keyspace: bytes, blocks: int) -> AbstractContextManager[object]:
         facts: dict[str, str | int] = {"moonpool.keyspace": keyspace.hex(), "moonpool.blocks": blocks}
-        return tracer.start_as_current_span(f"moonpool.{name}", attributes=facts)
+        made: AbstractContextManager[object] = tracer.start_as_current_span(
+            f"moonpool.{name}", attributes=facts
+        )
+        return made
 
     return span
