@@ -263,6 +263,8 @@ class MasterCore:
         if self._alone and message.epoch_seen > self.epoch:
             self.epoch = message.epoch_seen + 1
             self._shards.renumber(self.epoch)
+            for node in self._nodes.all():
+                node.obeys.clear()
         return Outcome(self.announced())
 
     def announced(self) -> Announced:
@@ -289,6 +291,7 @@ class MasterCore:
         if message.sequence == 0:
             index.start_inventory(node.index)
             node.naming.add(message.shard)
+            node.obeys.add(message.shard)  # it reports to whose claim it has taken
             # As of now: orders of an epoch that has passed are refused, whoever gave them.
             epoch = self._shards.epoch(message.shard)
             for drop in node.outstanding_of(message.shard):

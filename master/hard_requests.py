@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -24,7 +25,7 @@ from moonpool.master.store.records import (
     tenant_key,
 )
 from moonpool.schemas.clock import Clock
-from moonpool.schemas.errors import MoonpoolError
+from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError
 from moonpool.schemas.messages import (
     Clear,
     Drain,
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 EXPIRED_A_TURN = 1000
 EXPIRE_EVERY_S = 10.0
+OBEDIENCE_S = 1.0
+"""How long a pin waits until the nodes that hold its rows have seen this owner of the shard."""
 REMOVAL_KEPT_MS = 30 * 86_400_000
 """How long a segment may be away and still hear of a removal: one that is gone for good must not fill the store."""
 
@@ -155,6 +158,7 @@ class HardRequests:
         spec = self._core.shards.specs_by_digest.get(keyspace)
         for shard, hashes in self._core.restorer.pinned(keyspace, message.hashes).items():
             try:
+                await self._wait_for_obedience(shard, keyspace, hashes)
                 # The core may know the keyspace from a node alone, and who restores the pin needs it.
                 if spec is not None:
                     await self.cluster.record(self._register(RegisterKeyspace(spec)))
@@ -166,6 +170,15 @@ class HardRequests:
                 raise
             pins = dict.fromkeys(hashes, self._until_s(until_ms))
             self._core.restorer.keep_pins(shard, keyspace, pins)
+
+    async def _wait_for_obedience(self, shard: int, keyspace: bytes, hashes: list[bytes]) -> None:
+        """Until no earlier owner of the shard could have these rows dropped. Raises DeadlineExceeded."""
+        end_s = self._clock.now_s() + OBEDIENCE_S
+        while nodes := self._core.restorer.disobedient(shard, keyspace, hashes):
+            if self._clock.now_s() > end_s:
+                what = f"the new owner of shard {shard}"
+                raise DeadlineExceeded(peer=f"node {nodes[0]}", what=what, timeout_s=OBEDIENCE_S)
+            await asyncio.sleep(OBEDIENCE_S / 20)
 
     async def _unpin(self, keyspace: bytes, packed: bytes) -> None:
         spec = self._core.shards.specs_by_digest.get(keyspace)

@@ -58,6 +58,9 @@ class Node:
     flaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS_MAX))
     named: set[int] = field(default_factory=set)
     naming: set[int] = field(default_factory=set)
+    obeys: set[int] = field(
+        default_factory=set
+    )  # shards whose owner's epoch it has seen: it obeys no older one
     streams: dict[int, ReportStream] = field(default_factory=dict)
     outstanding: dict[int, Drop] = field(default_factory=dict)
 
@@ -73,6 +76,7 @@ class Node:
         """The shard is somebody else's now."""
         self.streams.pop(shard, None)
         self.named.discard(shard)
+        self.obeys.discard(shard)
         for drop in self.outstanding_of(shard):
             del self.outstanding[drop.drop_id]
 

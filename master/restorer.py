@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from moonpool.master.columns import NO_ROW
+import numpy as np
+
+from moonpool.master.columns import NO_ROW, NO_SEGMENT, view
 from moonpool.master.nodes import OUTSTANDING_MAX, Node, Nodes
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.step import Step
@@ -60,6 +62,21 @@ class Restorer:
             if pinned:
                 found[shard] = pinned
         return found
+
+    def disobedient(self, shard: int, keyspace: bytes, hashes: list[bytes]) -> list[str]:
+        """Nodes with copies of these rows that have not seen the epoch of the shard's owner: an earlier one could still
+        have them drop the rows (I7). Raises WrongShard, KeyspaceUnknown."""
+        table = self._shards.get(shard).table(keyspace)
+        rows = [row for row in table.rows.get_all(hashes) if row != NO_ROW]
+        holders = np.unique(view(table.which).reshape(-1, table.world)[rows])
+        nodes = [
+            self._nodes.get(self._nodes.names[index]) for index in holders.tolist() if index != NO_SEGMENT
+        ]
+        return [
+            node.info.node
+            for node in nodes
+            if node is not None and node.state is not NodeState.LOST and shard not in node.obeys
+        ]
 
     def kept_rows(self, keyspace: bytes) -> dict[int, set[bytes]]:
         """By shard, hashes of kept pins whose rows are there, and not going in slices of a removal."""

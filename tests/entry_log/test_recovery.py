@@ -12,6 +12,7 @@ import pytest
 from support.etcd_server import EtcdServer
 from support.report_node import KEYSPACE, SPEC, ReportNode, chain
 
+from moonpool.master import hard_requests
 from moonpool.master.entry_log.logs import FLUSH_S
 from moonpool.master.membership.records import owner_key
 from moonpool.master.membership.seat import Seat
@@ -19,6 +20,7 @@ from moonpool.master.server import MasterServer
 from moonpool.master.store.base import Put, Write
 from moonpool.master.store.memory import MemoryStore
 from moonpool.schemas.config import MasterSettings
+from moonpool.schemas.errors import DeadlineExceeded
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (
     GetStatus,
@@ -26,6 +28,7 @@ from moonpool.schemas.messages import (
     InventoryEnd,
     Match,
     Matched,
+    Pin,
     RegisterKeyspace,
     StatusReport,
     decode_from_master,
@@ -102,6 +105,40 @@ async def test_a_restarted_master_answers_from_its_log(tmp_path: Path) -> None:
     await life.until(lambda facts: facts["rows"] == 2000 and facts["shards_recovering"] == 0)
     assert await life.ready() == 64
     await node.close()
+    await life.close()
+
+
+async def test_a_pin_waits_until_its_node_obeys_the_new_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master that was deposed could still have the row dropped (I7)."""
+    node, away = ReportNode(), ReportNode("n2")
+    life = Life(f"file:{tmp_path}/hard-state")
+    await life.start()
+    await life.client.call(RegisterKeyspace(SPEC), T_S)
+    await node.join(life.address, HASHES[:100])
+    await life.close()
+    await node.close()
+    await life.start()
+    await life.until(lambda facts: facts["log_hints"] == 100)
+    await node.connect(life.address)
+    await node.announce()
+    await away.join(life.address, [])  # holds nothing of it, and is waited for by nobody
+    assert await life.ready() == 64
+    pin = Pin(KEYSPACE, HASHES[3])
+    with pytest.raises(DeadlineExceeded, match="node n1 did not answer the new owner of shard 0"):
+        await life.client.call(pin, T_S)
+    facts = await life.facts()
+    assert (facts["pins"], facts["recorded_pins"]) == (0, 0)
+    monkeypatch.setattr(hard_requests, "OBEDIENCE_S", 10.0)
+    waiting = asyncio.create_task(life.client.call(pin, T_S))
+    await life.until(lambda facts: facts["pins"] == 1)
+    assert (await life.facts())["recorded_pins"] == 0
+    await node.start_stream(HASHES[:100])
+    assert (await waiting).count == 1  # type: ignore[attr-defined]
+    assert (await life.facts())["recorded_pins"] == 1
+    for one in (node, away):
+        await one.close()
     await life.close()
 
 
