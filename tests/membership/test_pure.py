@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from moonpool.master.membership.records import (
     master_key,
     owner_key,
 )
+from moonpool.master.membership.seat import advertised_page
 from moonpool.master.membership.shard_state import Event, ShardLife, ShardState
 from moonpool.master.membership.view import ClusterView
 from moonpool.master.store.base import Changes, Record
@@ -152,3 +154,27 @@ def test_the_view_follows_the_store() -> None:
 def test_a_record_that_cannot_be_read_is_named(key: bytes, value: bytes) -> None:
     with pytest.raises(CorruptStore):
         ClusterView(4).reset(records((key, value)), 1)
+
+
+@pytest.mark.parametrize(
+    ("address", "page", "told"),
+    [
+        ("10.0.0.7:50051", "http://0.0.0.0:8080", "http://10.0.0.7:8080"),
+        ("pool-0.pool.svc:50051", "https://[::]:8080", "https://pool-0.pool.svc:8080"),
+        ("[fd00::7]:50051", "https://[::]:8080", "https://[fd00::7]:8080"),
+        ("127.0.0.1:50051", "http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("localhost:50051", "http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("10.0.0.7:50051", "http://127.0.0.1:8080", ""),  # on loopback, where others don't come
+        ("10.0.0.7:50051", "", ""),
+    ],
+)
+def test_the_rest_address_that_others_are_told(address: str, page: str, told: str) -> None:
+    assert advertised_page(address, page) == told
+
+
+def test_members_of_a_version_without_rest_addresses() -> None:
+    view = ClusterView(4)
+    older = msgspec.msgpack.encode(["master/1", "10.0.0.1:50051", False])
+    newer = encode(MasterRecord("10.0.0.2:50051", False, "http://10.0.0.2:8080"))
+    view.reset([Record(master_key("a"), older, 1, 1), Record(master_key("b"), newer, 1, 1)], 7)
+    assert view.members() == [("10.0.0.1:50051", ""), ("10.0.0.2:50051", "http://10.0.0.2:8080")]
