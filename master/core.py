@@ -17,6 +17,7 @@ from moonpool.master.nodes import Node, Nodes
 from moonpool.master.outcome import Origin, Outcome, Push
 from moonpool.master.placement import choose
 from moonpool.master.quotas import Spend
+from moonpool.master.reports import read_orders
 from moonpool.master.request_counts import count
 from moonpool.master.restorer import Restorer
 from moonpool.master.shard_set import ShardSet
@@ -47,6 +48,7 @@ from moonpool.schemas.messages import (
     Message,
     Need,
     NodeState,
+    Obeyed,
     PutStart,
     PutStarted,
     RegisterKeyspace,
@@ -218,7 +220,8 @@ class MasterCore:
     ) -> Drop:
         """A drop that the node must confirm."""
         epoch, drops = self._shards.epoch(step.shard), step.drops.take(node.index)
-        drop = Drop(self._next_drop_id(), epoch, drops, keyspace, hashes, whole, step.shard)
+        drop_id = self._next_drop_id()
+        drop = Drop(drop_id, epoch, drops, keyspace, hashes, whole, step.shard, (epoch, drop_id))
         node.expect(drop)
         return drop
 
@@ -292,6 +295,10 @@ class MasterCore:
             index.start_inventory(node.index)
             node.naming.add(message.shard)
             node.obeys.add(message.shard)  # it reports to whose claim it has taken
+            for op in message.ops[:1]:
+                if isinstance(op, Obeyed):
+                    done = node.has_obeyed(message.shard, read_orders(op))
+                    confirmed += [(message.segment, drop_id) for drop_id in done]
             # As of now: orders of an epoch that has passed are refused, whoever gave them.
             epoch = self._shards.epoch(message.shard)
             for drop in node.outstanding_of(message.shard):
@@ -303,9 +310,9 @@ class MasterCore:
                 node.naming.discard(message.shard)
                 self._nodes.inventory_complete(node, message.shard, self._shards)
             elif isinstance(op, DropDone):
-                node.outstanding.pop(op.drop_id, None)
+                node.done(op.drop_id)
                 confirmed.append((message.segment, op.drop_id))
-            else:
+            elif not isinstance(op, Obeyed):
                 index.apply(node.index, self.restorer.admitted(op, node, step), step)
                 if isinstance(op, Entries) and node.complete:  # until the next heartbeat says it exactly
                     node.free_bytes -= int(u64s(op.lengths).sum())

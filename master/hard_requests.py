@@ -71,6 +71,8 @@ class HardRequests:
         self.cluster = ClusterWide(core, clock, recorder)
         self._recorded: dict[bytes, dict[int, tuple[int, int]]] = {}
         """Segment, drop id: shard and number of the removal's record."""
+        self._leaving: set[tuple[int, bytes, int]] = set()
+        """Shard, segment and number of records that are to leave the store. Said once: a number may be used again."""
         self._expire_s = -math.inf
 
     # ------------------------------------------------------------ recovery
@@ -117,6 +119,7 @@ class HardRequests:
         if self._logs is not None:
             self._logs.disown(shard)
         self._state.disown(shard)
+        self._leaving = {one for one in self._leaving if one[0] != shard}
 
     def _until_s(self, until_ms: int) -> float:
         return self._clock.now_s() + (until_ms - wall_ms()) / 1000 if until_ms else math.inf
@@ -214,9 +217,12 @@ class HardRequests:
             return done
         for key, drop in drops:
             segment, drop_id = key
+            if self._core.restorer.obeyed(segment, drop.shard, drop.order):  # while others were recorded
+                done.add(key)
+                continue
             name = self._core.restorer.name_of_segment(segment)
             removal = RemovalRecord(
-                name, wall_ms(), drop.drops, drop.keyspace, drop.hashes, drop.whole_keyspace
+                name, wall_ms(), drop.drops, drop.keyspace, drop.hashes, drop.whole_keyspace, drop.order
             )
             number, writes = self._state.remove(drop.shard, segment, removal)
             try:
@@ -224,8 +230,12 @@ class HardRequests:
             except MoonpoolError as error:
                 log.warning("a removal on node %s is not recorded: %s", name, error)
                 continue
-            self._recorded.setdefault(segment, {})[drop_id] = (drop.shard, number)
             done.add(key)
+            self._leaving.discard((drop.shard, segment, number))
+            if self._core.restorer.obeyed(segment, drop.shard, drop.order):  # while it was recorded
+                self._forget(drop.shard, segment, number)
+            else:
+                self._recorded.setdefault(segment, {})[drop_id] = (drop.shard, number)
         return done
 
     def confirmed(self, keys: Sequence[DropKey]) -> list[tuple[bytes, Drop]]:
@@ -235,7 +245,7 @@ class HardRequests:
             found = self._recorded.get(segment, {}).pop(drop_id, None)
             if found is not None:
                 shard, number = found
-                self.recorder.record_later(shard, self._state.removed(shard, segment, number))
+                self._forget(shard, segment, number)
                 segments.add(segment)
         return [push for segment in segments for push in self.announced(segment)]
 
@@ -252,6 +262,9 @@ class HardRequests:
             for number, removal in self._state.removals(shard, segment).items():
                 if (shard, number) in known.values():
                     continue
+                if self._core.restorer.obeyed(segment, shard, removal.order):
+                    self._forget(shard, segment, number)
+                    continue
                 drop = self._core.restorer.recall(segment, shard, removal)
                 if drop is not None:
                     known[drop.drop_id] = (shard, number)
@@ -260,6 +273,12 @@ class HardRequests:
         if not known:
             del self._recorded[segment]
         return again
+
+    def _forget(self, shard: int, segment: bytes, number: int) -> None:
+        """The node has done what this record asks of it. Until it has left the store it must not be asked again."""
+        if (shard, segment, number) not in self._leaving:
+            self._leaving.add((shard, segment, number))
+            self.recorder.record_later(shard, self._state.removed(shard, segment, number))
 
     # ------------------------------------------------------------ time
 

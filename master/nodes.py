@@ -35,8 +35,12 @@ LOST_MEMORY_S = 600.0
 """How long removals are kept for a lost node that may come back."""
 
 OUTSTANDING_MAX = 64
+OBEYED_MAX = 4096
 CHANGES_MAX = 1024
 SEGMENT_ID_BYTES_MAX = 64
+
+ShardOrder = tuple[int, int, int]
+"""Shard and order, see Drop."""
 
 READABLE = (NodeState.JOINING, NodeState.LIVE)
 
@@ -45,7 +49,8 @@ READABLE = (NodeState.JOINING, NodeState.LIVE)
 class Node:
     """One segment. `named`: shards whose inventory has ended since it (re)joined; `complete`: all have. `naming`: those
     whose inventory is under way. `outstanding`:
-    drops that somebody waits for, by id, sent again when the stream of their shard begins."""
+    drops that somebody waits for, by id, sent again when the stream of their shard begins. `obeyed`: orders that the
+    node has said it is done with, oldest first: they are never given again."""
 
     info: NodeInfo
     index: int
@@ -63,6 +68,7 @@ class Node:
     )  # shards whose owner's epoch it has seen: it obeys no older one
     streams: dict[int, ReportStream] = field(default_factory=dict)
     outstanding: dict[int, Drop] = field(default_factory=dict)
+    obeyed: dict[ShardOrder, None] = field(default_factory=dict)
 
     def stream(self, shard: int) -> ReportStream:
         """The one ordered stream between the segment and that shard."""
@@ -83,6 +89,28 @@ class Node:
     def outstanding_of(self, shard: int) -> list[Drop]:
         """Drops that are not confirmed, oldest first."""
         return [drop for drop in self.outstanding.values() if drop.shard == shard]
+
+    def done(self, drop_id: int) -> None:
+        """The node has confirmed this one."""
+        drop = self.outstanding.pop(drop_id, None)
+        if drop is not None:
+            self._note_obeyed((drop.shard, *drop.order))
+
+    def has_obeyed(self, shard: int, orders: Iterable[tuple[int, int]]) -> list[int]:
+        """The node has done these, whoever gave them. Returns ids of the drops that this confirms."""
+        for order in orders:
+            self._note_obeyed((shard, *order))
+        found = [one.drop_id for one in self.outstanding_of(shard) if (shard, *one.order) in self.obeyed]
+        for drop_id in found:
+            del self.outstanding[drop_id]
+        return found
+
+    def _note_obeyed(self, order: ShardOrder) -> None:
+        if order[1:] == (0, 0):
+            return
+        self.obeyed[order] = None
+        if len(self.obeyed) > OBEYED_MAX:
+            del self.obeyed[next(iter(self.obeyed))]
 
     def expect(self, drop: Drop) -> None:
         """The node must confirm this one, however long it is away; at most OUTSTANDING_MAX of a shard."""

@@ -13,8 +13,15 @@ from moonpool.master.promises import Promises
 from moonpool.master.step import Step
 from moonpool.master.table import Table
 from moonpool.schemas.errors import InvalidParams
-from moonpool.schemas.messages import Checked, Entries, Freed, Moved, Op
-from moonpool.schemas.packed import u32s, u64s
+from moonpool.schemas.messages import Checked, Entries, Freed, Moved, Obeyed, Op
+from moonpool.schemas.packed import count_of, u32s, u64s
+
+
+def read_orders(op: Obeyed) -> list[tuple[int, int]]:
+    """(epoch, drop id) of each. Raises InvalidParams."""
+    words = u64s(op.orders).tolist() if count_of(op.orders, 16, "obeyed.orders") else []
+    return list(zip(words[::2], words[1::2], strict=True))
+
 
 TableOf = Callable[[bytes], Table]
 """The table of a keyspace; raises KeyspaceUnknown."""
@@ -26,6 +33,8 @@ def check_op(table_of: TableOf, op: Op) -> None:
         read_entries(op, table_of(op.keyspace).spec)
     elif isinstance(op, (Freed, Moved)):
         read_locations(op, table_of(op.keyspace).spec)
+    elif isinstance(op, Obeyed):
+        read_orders(op)
     elif isinstance(op, Checked):
         spec = table_of(op.keyspace).spec
         check_rank(op.rank, spec)

@@ -110,9 +110,15 @@ class Restorer:
             removal.hashes,
             removal.whole_keyspace,
             shard,
+            removal.order,
         )
         node.expect(drop)
         return drop
+
+    def obeyed(self, segment: bytes, shard: int, order: tuple[int, int]) -> bool:
+        """Whether the node has said that it has done this, whoever asked for it."""
+        node = self._nodes.get(segment)
+        return node is not None and (shard, *order) in node.obeyed
 
     def admitted(self, op: Op, node: Node, step: Step) -> Op:
         """A report's op without what a removal has named that the node has not done: of an inventory under way."""

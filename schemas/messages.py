@@ -567,7 +567,13 @@ class InventoryEnd(msgspec.Struct, frozen=True, array_like=True, tag="inventory_
     """All that the segment holds of the shard has been named since the stream's first message."""
 
 
-Op = Entries | Freed | Moved | DropDone | Checked | InventoryEnd
+class Obeyed(msgspec.Struct, frozen=True, array_like=True, tag="obeyed"):
+    """First in a stream: orders (see Drop) of this shard that the segment has obeyed already, whoever gave them."""
+
+    orders: bytes  # two u64 each
+
+
+Op = Entries | Freed | Moved | DropDone | Checked | InventoryEnd | Obeyed
 
 
 class Report(Message, frozen=True):
@@ -625,6 +631,8 @@ class Drop(Message, frozen=True):
 
     `drops`: exact locations. `hashes` (with `keyspace`): whatever holds or is about to hold these rows, WRITING
     slots too. `whole_keyspace`: everything in it. All of it in one shard, whose `epoch` the master holds.
+    `order`: (epoch, drop id) under which this was asked first. Asked again, under any epoch and id, it must not hit
+    what was put since: a node obeys the predicate of an order once. (0, 0): never asked again.
     """
 
     drop_id: int
@@ -634,6 +642,7 @@ class Drop(Message, frozen=True):
     hashes: bytes = b""
     whole_keyspace: bool = False
     shard: int = 0
+    order: tuple[int, int] = (0, 0)
 
 
 class Check(Message, frozen=True):

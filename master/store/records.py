@@ -30,6 +30,7 @@ class RemovalRecord(msgspec.Struct, frozen=True, array_like=True, tag="removal/1
     keyspace: bytes
     hashes: bytes
     whole_keyspace: bool
+    order: tuple[int, int] = (0, 0)
 
 
 class TenantRecord(msgspec.Struct, frozen=True, array_like=True, tag="tenant/1"):

@@ -289,6 +289,7 @@ class NodeCore:
         """Raises AssertionError where headers, allocator and puts contradict each other."""
         slots = self.slots
         slots.allocator.validate()
+        self.drops.obeyed.validate()
         writing: dict[int, int] = {}
         committed = 0
         for page in range(slots.layout.page_count):

@@ -10,6 +10,8 @@ from moonpool.schemas.header import SlotState, keyspace_word
 from moonpool.schemas.messages import DropList, Status
 from moonpool.schemas.packed import U32, U64, count_of, u32s, u64s
 from moonpool.store_client.node.headers import DOOMED, generations_in, states_in, words_of
+from moonpool.store_client.node.layout import orders_obeyed
+from moonpool.store_client.node.obeyed import Obeyed
 from moonpool.store_client.node.puts import Writers
 from moonpool.store_client.node.slots import Slots
 
@@ -31,6 +33,7 @@ class Drops:
         # Where a move took (slot, generation), in two halves of which the older one is forgotten in turn.
         self._forwards: dict[tuple[int, int], tuple[int, int]] = {}
         self._older_forwards: dict[tuple[int, int], tuple[int, int]] = {}
+        self.obeyed = Obeyed(orders_obeyed(slots.memory.buffer))
         self.sweeps = 0
         """Predicate drops under way: meanwhile nothing may move to a page that they have passed."""
 

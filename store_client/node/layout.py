@@ -1,6 +1,7 @@
 """Where everything lies in a segment file: pure arithmetic, shared by the node and the clients that map the file.
 
-0              head (1 MiB): fixed fields, page table (u32 slot bytes a page, 0: no slot size yet), epochs, two annexes
+0              head (1 MiB): fixed fields, page table (u32 slot bytes a page, 0: no slot size yet), epochs, orders obeyed,
+               two annexes
 header_offset  headers: headers_per_page * 128 bytes a page, sparse until the page gets a slot size
 data_offset    pages, all of them allocated before the segment is announced
 """
@@ -21,10 +22,14 @@ from moonpool.schemas.runs import SHARDS_MAX
 
 HEAD_BYTES = 1 << 20
 HEAD_MAGIC = b"MOONPOOL"
-HEAD_VERSION = 1
+HEAD_VERSION = 2
 PAGE_TABLE_OFFSET = 4096
 PAGES_MAX = 1 << 16
-ANNEX_OFFSET = PAGE_TABLE_OFFSET + 4 * PAGES_MAX + 8 * SHARDS_MAX
+OBEYED_MAX = 4096
+OBEYED_WORDS = 4
+_EPOCHS_OFFSET = PAGE_TABLE_OFFSET + 4 * PAGES_MAX
+_OBEYED_OFFSET = _EPOCHS_OFFSET + 8 * SHARDS_MAX
+ANNEX_OFFSET = _OBEYED_OFFSET + 8 * OBEYED_WORDS * OBEYED_MAX
 ANNEX_BYTES = (HEAD_BYTES - ANNEX_OFFSET) // 2
 """Two annexes hold the keyspace specs and the session locks; they are written in turn, so that one is whole."""
 
@@ -42,7 +47,6 @@ _DATA_ALIGN = 2 << 20  # huge pages
 _INDEX_MASK = (1 << SLOT_INDEX_BITS) - 1
 _HEAD = struct.Struct("<8sII16s36s4xQQIIQQ")
 _CEILING_OFFSET = 256  # changed while the node runs: own cache line, an aligned word
-_EPOCHS_OFFSET = PAGE_TABLE_OFFSET + 4 * PAGES_MAX
 
 
 def fixed_slot_bytes(payload_bytes: int) -> int:
@@ -194,3 +198,9 @@ def generation_ceiling(buffer: Any) -> U64:
 def epochs_seen(buffer: Any) -> U64:
     """View of one word a shard: the newest epoch of its owners that the segment's node has obeyed."""
     return np.frombuffer(buffer, dtype="<u8", count=SHARDS_MAX, offset=_EPOCHS_OFFSET)
+
+
+def orders_obeyed(buffer: Any) -> U64:
+    """View of a table of OBEYED_MAX rows: the removals that the segment's node has obeyed, see node/obeyed.py."""
+    words = np.frombuffer(buffer, dtype="<u8", count=OBEYED_WORDS * OBEYED_MAX, offset=_OBEYED_OFFSET)
+    return words.reshape(OBEYED_MAX, OBEYED_WORDS)

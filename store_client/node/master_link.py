@@ -350,9 +350,13 @@ class MasterLink:
     async def _drop(self, drop: Drop) -> None:
         """Flips headers, page by page where the drop is a predicate, then confirms."""
         self.counters["drops"] += 1
+        obeyed = self._core.drops.obeyed
         with self._core.lock:
             self._core.drops.exact(drop.drops)
-        if drop.whole_keyspace:
+            again = (drop.shard, drop.order) in obeyed
+        if again:
+            pass  # what it would find now was put since
+        elif drop.whole_keyspace:
             await self._sweep(drop, None)
         elif drop.hashes:
             try:
@@ -361,9 +365,11 @@ class MasterLink:
                 pass  # nothing here can be of that keyspace
             else:
                 await self._sweep(drop, hash_set(drop.hashes, hash_bytes))
-        if not self._fences.fresh(drop.shard, drop.epoch):
-            return  # asked by an earlier owner, and in this one's numbers it would confirm another drop
         with self._core.lock:
+            if drop.keyspace:
+                obeyed.add(drop.shard, drop.order)
+            if not self._fences.fresh(drop.shard, drop.epoch):
+                return  # asked by an earlier owner, and in this one's numbers it would confirm another drop
             self._shared.outlets.emit(DropDone(drop.drop_id), drop.shard)
 
     async def _sweep(self, drop: Drop, hashes: NDArray[np.bytes_] | None) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from moonpool.store_client.node.inventory import Inventory
+from moonpool.store_client.node.obeyed import Order
 from moonpool.store_client.node.reports import WINDOW, ReportStream
 
 WINDOWS = 64
@@ -20,11 +21,16 @@ class ReportStreams:
     """Each shard's stream is made when first needed. All calls under the node's lock."""
 
     def __init__(
-        self, segment: bytes, open_inventory: Callable[[int], Inventory], new_stream: Callable[[], int]
+        self,
+        segment: bytes,
+        open_inventory: Callable[[int], Inventory],
+        new_stream: Callable[[], int],
+        obeyed: Callable[[int], list[Order]],
     ) -> None:
         self._segment = segment
         self._open_inventory = open_inventory
         self._new_stream = new_stream
+        self._obeyed = obeyed
         self._streams: dict[int, ReportStream] = {}
         self._window = WINDOW
 
@@ -42,6 +48,7 @@ class ReportStreams:
                 self._new_stream,
                 shard=shard,
                 window=self._window,
+                obeyed=lambda: self._obeyed(shard),
             )
         return stream
 

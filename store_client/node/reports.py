@@ -13,8 +13,20 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from moonpool.schemas.errors import Unavailable
-from moonpool.schemas.messages import Checked, DropDone, Entries, Freed, InventoryEnd, Moved, Op, Report
+from moonpool.schemas.messages import (
+    Checked,
+    DropDone,
+    Entries,
+    Freed,
+    InventoryEnd,
+    Moved,
+    Obeyed,
+    Op,
+    Report,
+)
+from moonpool.schemas.packed import pack_u64
 from moonpool.store_client.node.inventory import Inventory
+from moonpool.store_client.node.obeyed import Order
 
 WINDOW = 64
 """Messages sent and not acknowledged."""
@@ -46,6 +58,7 @@ class ReportStream:
         *,
         shard: int = 0,
         window: int = WINDOW,
+        obeyed: Callable[[], list[Order]] = list,
         queued_rows_max: int = QUEUED_ROWS_MAX,
     ) -> None:
         self._segment = segment
@@ -53,6 +66,7 @@ class ReportStream:
         self._open_inventory = open_inventory
         self._new_stream = new_stream
         self._window = window
+        self._obeyed = obeyed
         self._queued_rows_max = queued_rows_max
         self._stream = -1
         self._epoch = -1
@@ -112,6 +126,9 @@ class ReportStream:
             return
         self._clear()
         self._stream = self._new_stream()
+        orders = self._obeyed()
+        if orders:
+            self._push(Obeyed(pack_u64([word for order in orders for word in order])))
         self._inventory = self._open_inventory()
         self.streams_started += 1
 

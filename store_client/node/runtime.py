@@ -77,6 +77,7 @@ class Node:
             segment.head.segment,
             lambda shard: Inventory(self.core.slots, shard),
             lambda: secrets.randbits(63),
+            lambda shard: self.core.drops.obeyed.of(shard),
         )
         self._outlets = Outlets(self._streams, self._checksums)
         self.core = NodeCore(segment, self._outlets)

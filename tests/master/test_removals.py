@@ -145,6 +145,38 @@ def test_a_node_that_was_away_learns_of_removals(away_s: int) -> None:
     assert reply == Matched([0])
 
 
+def test_what_was_put_after_a_removal_stays_though_its_confirmation_was_lost() -> None:
+    """The node is told again only what it has not done, and nothing is withheld of its inventory."""
+    cluster = made("a")
+    cluster.commit("a", blocks_of(CHAIN[:5]))
+    outcome = cluster.outcome(Remove(cluster.keyspace, CHAIN[0]))
+    assert not cluster.segments["a"].held
+    cluster.disconnect("a")  # its DropDone is lost
+    for block in blocks_of(CHAIN[:5]):
+        cluster.segments["a"].fill(0, block)
+    cluster.join("a")
+    cluster.report("a")
+    assert tuple(cluster.confirmed) == outcome.awaits
+    assert matched(cluster, 5) == 5
+    assert len(cluster.segments["a"].held) == 5
+    cluster.core.validate()
+
+
+def test_a_removal_that_is_told_twice_hits_once() -> None:
+    """It is pushed when it is asked for and when the stream begins."""
+    cluster = made("a")
+    cluster.commit("a", blocks_of(CHAIN[:5]))
+    cluster.join("a", inventory=False)
+    cluster.ask(Remove(cluster.keyspace, CHAIN[0]))
+    (told,) = (drop for drop in cluster.segments["a"].drops if drop.hashes)
+    for block in blocks_of(CHAIN[:5]):
+        cluster.segments["a"].fill(0, block)
+    segment = cluster.segments["a"].info.segment
+    cluster.deliver([(segment, told)])
+    cluster.report("a", *cluster.inventory("a"), InventoryEnd())
+    assert matched(cluster, 5) == 5
+
+
 def test_removals_for_a_node_that_is_away_are_bounded() -> None:
     cluster = made("a")
     cluster.disconnect("a")

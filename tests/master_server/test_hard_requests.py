@@ -13,6 +13,7 @@ from support.report_node import KEYSPACE, SPEC, ReportNode, chain, entries_of
 
 from moonpool.master import removals
 from moonpool.master.server import MasterServer
+from moonpool.master.store.base import Write
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import StoreFailed
 from moonpool.schemas.framing import PROTOCOL_VERSION
@@ -227,6 +228,87 @@ async def test_a_removal_outlives_master_and_absence(path: Path) -> None:
         await node.close()
     async with Life(path) as life:
         assert (await life.facts())["recorded_removals"] == 0
+
+
+def predicates(node: ReportNode) -> list[Drop]:
+    return [push for push in node.pushes if isinstance(push, Drop) and push.hashes]
+
+
+async def test_a_confirmation_that_comes_while_its_removal_is_recorded_counts(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the record stays, and the next master has the node drop what was put since."""
+    node = ReportNode(confirms=False)
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        recording, may_end = asyncio.Event(), asyncio.Event()
+        assert life.server._hard is not None
+        recorder = life.server._hard.recorder
+        record = recorder.record
+
+        async def slowly(writes: Sequence[Write], shard: int | None = None) -> None:
+            recording.set()
+            await may_end.wait()
+            await record(writes, shard)
+
+        monkeypatch.setattr(recorder, "record", slowly)
+        removal = asyncio.create_task(life.call(Remove(KEYSPACE, join_hashes(HASHES[5:6]), wait_ms=50)))
+        await asyncio.wait_for(recording.wait(), T_S)
+        await node.confirm(predicates(node)[0])
+        may_end.set()
+        assert (await removal).pending == []  # type: ignore[attr-defined]
+        async with asyncio.timeout(T_S):
+            while (await life.facts())["recorded_removals"]:
+                await asyncio.sleep(0.02)
+        await node.close()
+    async with Life(path) as life:
+        node = ReportNode()
+        await node.join(life.address, HASHES)
+        assert await life.ready() == 10
+        assert predicates(node) == []
+        await node.close()
+
+
+async def test_a_recorded_removal_is_not_told_again_once_it_is_confirmed(path: Path) -> None:
+    node = ReportNode(confirms=False)
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        for number in (5, 7):
+            await life.call(Remove(KEYSPACE, join_hashes(HASHES[number : number + 1]), wait_ms=20))
+        first, second = predicates(node)
+        await node.confirm(first)
+        await node.confirm(second)
+        async with asyncio.timeout(T_S):
+            while (await life.facts())["recorded_removals"]:
+                await asyncio.sleep(0.02)
+        await node.heartbeat()
+        assert predicates(node) == [first, second]
+        await node.close()
+
+
+async def test_the_next_master_hears_that_a_removal_was_obeyed(path: Path) -> None:
+    """Its confirmation was lost with the master, and the blocks were put again."""
+    node = ReportNode(confirms=False)
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        reply = await life.call(Remove(KEYSPACE, join_hashes(HASHES[5:6]), wait_ms=20))
+        assert reply.pending == []  # type: ignore[attr-defined]
+        (asked,) = predicates(node)
+        await node.close()
+    async with Life(path) as life:
+        node = ReportNode(confirms=False)
+        await node.connect(life.address)
+        await node.announce()
+        await node.start_stream(HASHES, obeyed=[asked.order])
+        assert await life.ready() == 10
+        assert node.pushes == []
+        async with asyncio.timeout(T_S):
+            while (await life.facts())["recorded_removals"]:
+                await asyncio.sleep(0.02)
+        await node.close()
 
 
 async def test_without_its_store_a_master_refuses_what_needs_it_and_serves_on(path: Path) -> None:

@@ -65,6 +65,7 @@ class Model:
     ended: dict[tuple[int, int], bytes] = field(default_factory=dict)
     held: dict[int, Block] = field(default_factory=dict)
     generations: set[int] = field(default_factory=set)
+    obeyed: list[tuple[int, int]] = field(default_factory=list)
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -264,6 +265,9 @@ class CoreMachine(RuleBasedStateMachine):
         hashes = None if whole else hash_set(join_hashes(names), SPECS[index].hash_bytes)
         for page in range(0, PAGES, SWEEP_PAGES):
             self.core.drops.sweep(keyspace, hashes, page)
+        order = (7, len(self.model.obeyed) + 1)
+        self.core.drops.obeyed.add(3, order)
+        self.model.obeyed.append(order)
         self.drop_in_model(lambda block: block.keyspace == keyspace and (whole or block.block_hash in names))
 
     def drop_in_model(self, hit: object) -> None:
@@ -351,6 +355,7 @@ class CoreMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         self.core.validate()
+        assert self.core.drops.obeyed.of(3) == self.model.obeyed
         model, slots = self.model, self.core.slots
         assert {slot: entry.generation for slot, entry in self.sink.index.items()} == {
             slot: block.generation for slot, block in model.held.items()

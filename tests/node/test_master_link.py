@@ -24,9 +24,10 @@ from moonpool.schemas.messages import (
     Freed,
     Granted,
     NodeInfo,
+    Obeyed,
     Victims,
 )
-from moonpool.schemas.packed import u32s, u64s
+from moonpool.schemas.packed import pack_u64, u32s, u64s
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.runtime import Node
 from moonpool.store_client.node.segment import open_segment
@@ -201,6 +202,33 @@ async def test_a_drop_is_confirmed_after_what_it_freed(running: Running, master:
     master.push(Drop(3, 5, keyspace=DIGEST, whole_keyspace=True))
     await until(lambda: done(master) == [1, 2, 3])
     assert running.held() == {}
+
+
+async def test_a_removal_asked_again_spares_what_was_put_since(running: Running, master: FakeMaster) -> None:
+    """By the same master, by one of a newer epoch, and by one that a new process of the node hears."""
+    await until(lambda: master.complete)
+    running.put(4)
+    order = (5, 1)
+    master.push(Drop(1, 5, keyspace=DIGEST, whole_keyspace=True, order=order))
+    await until(lambda: done(master) == [1] and not running.held())
+    running.put(4)
+    master.push(Drop(1, 5, keyspace=DIGEST, whole_keyspace=True, order=order))
+    await until(lambda: done(master) == [1, 1])
+    master.epoch = 6
+    await until(lambda: running.node.numbers()["master_epoch"] == 6 and running.agrees())
+    master.push(Drop(7, 6, keyspace=DIGEST, whole_keyspace=True, order=order))
+    await until(lambda: done(master) == [1, 1, 7])
+    await running.stop()
+    await running.start()
+    await until(lambda: len(master.streams) == 3 and running.agrees())
+    master.push(Drop(8, 6, keyspace=DIGEST, whole_keyspace=True, order=order))
+    await until(lambda: done(master)[-1] == 8)
+    assert len(running.held()) == 4
+    master.push(Drop(9, 6, keyspace=DIGEST, whole_keyspace=True, order=(6, 9)))
+    await until(lambda: done(master)[-1] == 9)
+    assert running.held() == {}
+    told = [op.orders for op in master.ops if isinstance(op, Obeyed)]
+    assert told == [pack_u64(order)] * 2, "at the beginning of each stream"
 
 
 async def test_a_removal_hits_what_is_about_to_be_written(running: Running, master: FakeMaster) -> None:

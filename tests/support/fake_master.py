@@ -19,6 +19,7 @@ from moonpool.schemas.messages import (
     KeyspaceRegistered,
     Message,
     Need,
+    Obeyed,
     Op,
     RegisterKeyspace,
     Report,
@@ -104,7 +105,7 @@ class FakeMaster:
         for op in report.ops:
             assert getattr(op, "keyspace", None) in {None, *self.keyspaces}, "told of no such keyspace"
             self.ops.append(op)
-            if not isinstance(op, DropDone | Checked | InventoryEnd):
+            if not isinstance(op, DropDone | Checked | InventoryEnd | Obeyed):
                 self.index.play(op)
             self.complete |= isinstance(op, InventoryEnd)
         return Done()

@@ -23,6 +23,7 @@ from moonpool.schemas.messages import (
     Message,
     Need,
     NodeInfo,
+    Obeyed,
     Op,
     Report,
     Victims,
@@ -78,6 +79,7 @@ class PaperSegment:
     outbox: list[Op] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
+    obeyed: set[tuple[int, int]] = field(default_factory=set)
     connected: bool = False
     stream: int = 0
     sequence: int = 0
@@ -163,7 +165,9 @@ class PaperCluster:
     def report(self, name: str, *ops: Op) -> None:
         """The next message of the segment's stream: what waits in its outbox, then `ops`."""
         segment = self.segments[name]
-        everything = [*segment.outbox, *ops]
+        orders = segment.obeyed if segment.sequence == 0 else ()
+        told = [Obeyed(pack_u64([word for order in orders for word in order]))] if orders else []
+        everything = [*told, *segment.outbox, *ops]
         segment.outbox.clear()
         message = Report(segment.info.segment, segment.stream, segment.sequence, everything)
         outcome = self.core.handle(message, self.now_s, self.origin())
@@ -214,10 +218,12 @@ class PaperCluster:
             segment.drops.append(message)
             self._free(segment, message.drops)
             gone = split_hashes(message.hashes, 16)
-            for key in list(segment.held):
+            for key in list(segment.held) if message.order not in segment.obeyed else ():
                 if message.whole_keyspace or key[1] in gone:
                     for slot in list(segment.held[key]):
                         self._free_slot(segment, key, slot)
+            if message.keyspace:
+                segment.obeyed.add(message.order)
             segment.outbox.append(DropDone(message.drop_id))
 
     def _free(self, segment: PaperSegment, drops: Sequence[DropList]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
@@ -20,6 +21,7 @@ from moonpool.schemas.messages import (
     InventoryEnd,
     Message,
     NodeInfo,
+    Obeyed,
     Op,
     Report,
     decode_from_master,
@@ -90,11 +92,13 @@ class ReportNode:
         self.epoch = reply.epoch
         return reply
 
-    async def start_stream(self, hashes: list[bytes]) -> None:
+    async def start_stream(self, hashes: list[bytes], obeyed: Sequence[tuple[int, int]] = ()) -> None:
         """A new stream, whose inventory is one chain from position 0."""
         self._stream = next(self._streams)
         self._sequence = itertools.count()
-        await self.report([entries_of(hashes), InventoryEnd()] if hashes else [InventoryEnd()])
+        told: list[Op] = [Obeyed(pack_u64([word for order in obeyed for word in order]))] if obeyed else []
+        held: list[Op] = [entries_of(hashes)] if hashes else []
+        await self.report([*told, *held, InventoryEnd()])
 
     async def report(self, ops: list[Op]) -> None:
         """The stream's next message."""
