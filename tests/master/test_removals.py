@@ -162,21 +162,6 @@ def test_what_was_put_after_a_removal_stays_though_its_confirmation_was_lost() -
     cluster.core.validate()
 
 
-def test_a_removal_that_is_told_twice_hits_once() -> None:
-    """It is pushed when it is asked for and when the stream begins."""
-    cluster = made("a")
-    cluster.commit("a", blocks_of(CHAIN[:5]))
-    cluster.join("a", inventory=False)
-    cluster.ask(Remove(cluster.keyspace, CHAIN[0]))
-    (told,) = (drop for drop in cluster.segments["a"].drops if drop.hashes)
-    for block in blocks_of(CHAIN[:5]):
-        cluster.segments["a"].fill(0, block)
-    segment = cluster.segments["a"].info.segment
-    cluster.deliver([(segment, told)])
-    cluster.report("a", *cluster.inventory("a"), InventoryEnd())
-    assert matched(cluster, 5) == 5
-
-
 def test_removals_for_a_node_that_is_away_are_bounded() -> None:
     cluster = made("a")
     cluster.disconnect("a")
