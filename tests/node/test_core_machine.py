@@ -265,9 +265,8 @@ class CoreMachine(RuleBasedStateMachine):
         hashes = None if whole else hash_set(join_hashes(names), SPECS[index].hash_bytes)
         for page in range(0, PAGES, SWEEP_PAGES):
             self.core.drops.sweep(keyspace, hashes, page)
-        order = (7, len(self.model.obeyed) + 1)
-        self.core.drops.obeyed.add(3, order)
-        self.model.obeyed.append(order)
+        self.model.obeyed.append((7, len(self.model.obeyed) + 1))
+        self.core.drops.obeyed.add(3, self.model.obeyed[-1])
         self.drop_in_model(lambda block: block.keyspace == keyspace and (whole or block.block_hash in names))
 
     def drop_in_model(self, hit: object) -> None:
