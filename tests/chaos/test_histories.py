@@ -1,7 +1,8 @@
 """Random small histories: a match never returns more than some order of the acknowledged operations allows.
 
 Pure: a core, nodes on paper whose reports and answers may be late, and masters that take over with nothing but what the
-nodes tell: what an entry log hints at may be older than a removal (ARCHITECTURE.md, section 6). The model is the set of blocks that may be there: put and not removed since by anything acknowledged.
+nodes tell: what an entry log hints at may be older than a removal (ARCHITECTURE.md, section 6). The model is the set of
+blocks that may be there: put and not removed since by anything acknowledged.
 """
 
 from __future__ import annotations
