@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 
+from moonpool.master.background import lasting
 from moonpool.master.core import MasterCore, Origin
 from moonpool.master.recorder import Recorder
 from moonpool.master.store.base import Changes, Delete, DeletePrefix, Put, Write
@@ -64,7 +66,10 @@ class ClusterWide:
 
     def follow(self) -> None:
         """What others record is learned as it happens, from now on."""
-        self._watching = [asyncio.ensure_future(self._follow(kind)) for kind in CLUSTER_WIDE]
+        self._watching = [
+            asyncio.ensure_future(lasting(f"records of {kind}", partial(self._follow, kind)))
+            for kind in CLUSTER_WIDE
+        ]
 
     async def close(self) -> None:
         """The reverse."""

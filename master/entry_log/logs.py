@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from moonpool.master.background import lasting
 from moonpool.master.entry_log.chunk import decode_chunk
 from moonpool.master.entry_log.sweep import LogSweep, keyspace_of, log_prefix
 from moonpool.master.recorder import Fence
@@ -72,7 +73,7 @@ class EntryLogs:
         mine = self._shards[shard] = _Shard()
         mine.reading = asyncio.ensure_future(self._read(shard, mine))
         if self._task is None:
-            self._task = asyncio.ensure_future(self._write_forever())
+            self._task = asyncio.ensure_future(lasting("entry log", self._write_forever))
 
     def disown(self, shard: int) -> None:
         """The log is another master's now."""

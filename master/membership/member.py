@@ -120,6 +120,10 @@ class ClusterMember:
                 log.error("fenced: %s; its shards are somebody else's", error)
             except MoonpoolError as error:
                 self._note(error)
+            except (
+                Exception
+            ):  # else the master would live on and refuse everything, and nobody would know why
+                log.exception("membership: a fault in the program; joining again")
             finally:
                 self._lose_all()
             await asyncio.sleep(RETRY_S)
@@ -283,10 +287,10 @@ class ClusterMember:
 
     async def _hold(self, shard: int, epoch: int, revision: int) -> None:
         log.info("shard %d is ours in epoch %d", shard, epoch)
+        self._host.own(shard, epoch)
         self._taken[shard] = revision
         self._held[shard] = epoch
         self._empty.clear()
-        self._host.own(shard, epoch)
         await self._host.load(shard, epoch)
 
     async def _release(self, shard: int) -> None:

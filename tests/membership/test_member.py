@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 import pytest
 
+from moonpool.master.background import lasting
 from moonpool.master.membership.cluster import SHARDS_DEFAULT, agree
 from moonpool.master.membership.member import ClusterMember, MemberSettings
 from moonpool.master.membership.records import owns
@@ -214,3 +215,40 @@ async def test_masters_must_agree_on_the_shards() -> None:
         with pytest.raises(ConfigError, match="use another cluster name"):
             await agree(store, 0, 1.0)
     await store.close()
+
+
+async def test_a_fault_in_the_program_is_told_and_the_member_joins_again(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = Host.own
+    faults = 0
+
+    def fail_once(self: Host, shard: int, epoch: int) -> None:
+        nonlocal faults
+        if faults == 0:
+            faults += 1
+            raise ZeroDivisionError
+        own(self, shard, epoch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Host, "own", fail_once)
+        cluster.start("a")
+        await cluster.settled(7)
+    assert faults == 1
+    assert "joining again" in caplog.text
+
+
+async def test_a_part_that_fails_begins_again_and_one_that_is_done_does_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runs = 0
+
+    async def part() -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            raise ValueError(runs)
+
+    await lasting("this part", part, retry_s=0.0)
+    assert runs == 3
+    assert caplog.text.count("this part: a fault in the program") == 2
