@@ -18,6 +18,7 @@ NOT_RUN: dict[str, str] = {
     r"make docs": "would write; test_documents.py looks whether it had anything to do",
     r"python -m vllm\..* --model MODEL .*": "an engine: tests/demo/test_quick_start.py runs such a line",
     r"moonpool bench .*": "minutes",
+    r"python scripts/bench_table.py run.json": "tells of a bench's JSON: tests/benchmarks/test_bench.py makes one",
     r"ETCDCTL_API=3 etcdctl .*": "a client of its own package, which nothing else here needs",
     r"docker .*": "no Docker engine is at hand; tests/helm/test_dockerfile.py reads the Dockerfile",
     r"helm .*": "no cluster is at hand; tests/helm renders, checks and packages the chart by Helm's own library",
@@ -29,13 +30,20 @@ SMALLER: dict[str, str] = {
     r"(?<=--size )\d+(GB|GiB)": "64MB",
     r"--requests \d+": "--requests 100",
     r"--seed 7": "--seed 7 --requests 100",
+    r"--engines \S+": "--engines 2",
+    r"--seconds \d+": "--seconds 2",
 }
 """Sizes of real machines, as small as tests want them."""
 
-FILES = {"trace.jsonl": ROOT / "tests" / "policy" / "data" / "chat_small.jsonl"}
+FILES = dict.fromkeys(
+    ("trace.jsonl", "conversation_trace.jsonl"), ROOT / "tests/policy/data/chat_small.jsonl"
+)
 """Files that pages take for granted."""
 
-GIVEN = {"docs/troubleshooting.md": "moonpool serve --size 64MB"}
+GIVEN = {
+    "docs/troubleshooting.md": "moonpool serve --size 64MB",
+    "docs/scaling.md": "etcd --data-dir /tmp/moonpool/etcd",
+}
 """Servers that run already when a page is read."""
 
 ELSEWHERE = {"docs/quick-start.md": "tests/demo/test_quick_start.py"}

@@ -91,6 +91,7 @@ def run(script: Script, *, cwd: Path, logs: Path, path: Sequence[Path], timeout_
     }
     environment["PATH"] = ":".join([*map(str, path), environment["PATH"], "/sbin", "/usr/sbin"])
     environment |= {"LOGS": str(logs), "START_TIMEOUT_S": str(int(timeout_s * 0.8))}
+    environment["XDG_STATE_HOME"] = str(logs / "state")  # no hard state of another page's pool
     process = subprocess.Popen(
         ["unshare", *names, "bash", "-c", str(script)],
         cwd=cwd,
