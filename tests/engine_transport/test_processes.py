@@ -27,6 +27,7 @@ from moonpool.store_client import BlockGet, BlockPut, ClientSettings, StoreClien
 from moonpool.store_client.connect import Connector
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.rpc.connection import RpcConnection
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.transports.engine.access import EngineAccess
 from moonpool.store_client.transports.engine.engine import open_engine
@@ -94,7 +95,7 @@ def test_many_threads_share_one_engine(client: StoreClient) -> None:
 def test_a_node_that_cannot_be_met_is_used_otherwise(engine_pool: EnginePool) -> None:
     staging = Staging(HostCopier())
     settings = ClientSettings(transport="mooncake")
-    connector = Connector(settings, HELLO, HostCopier(), staging, lambda keyspace: None)
+    connector = Connector(settings, HELLO, HostCopier(), staging, lambda keyspace: None, NO_CREDENTIALS)
     info = engine_pool.node.info
     addresses = ["", "nonsense", "rdma://127.0.0.1:15000", "tcp://192.0.2.77:15000"]
     others = [msgspec.structs.replace(info, engine_address=address) for address in addresses]
