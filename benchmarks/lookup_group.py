@@ -19,7 +19,7 @@ from moonpool.benchmarks.servers import MasterServer, cpu_s
 from moonpool.benchmarks.trials import Samples, rounds
 from moonpool.benchmarks.workers import Worker
 
-KEY_BYTES = 192
+KEY_BYTES = 512
 """Of Mooncake's segment for one tiny value."""
 
 CALLS = {"moonpool": 40, "mooncake": 3}
