@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -65,6 +65,27 @@ def chain_entries(keyspace: bytes, chain: list[bytes], world: int, first_slot: i
                 generations=pack_u64(np.full(count, 1)),
                 lengths=pack_u64(np.full(count, 65536)),
             )
+
+
+def byte_entries(
+    keyspace: bytes,
+    positions: Sequence[int],
+    names: Sequence[bytes],
+    parents: Sequence[bytes],
+    slots: Sequence[int],
+) -> Entries:
+    """Commits of one rank's blocks of one byte each."""
+    count = len(names)
+    return Entries(
+        keyspace=keyspace,
+        ranks=pack_u16([0] * count),
+        positions=pack_u32(positions),
+        hashes=b"".join(names),
+        parents=b"".join(parents),
+        slots=pack_u32(slots),
+        generations=pack_u64([1] * count),
+        lengths=pack_u64([1] * count),
+    )
 
 
 class PaperNode:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import cast
 
-from moonpool.benchmarks.paper_node import node_info
+from moonpool.benchmarks.paper_node import byte_entries, node_info
 from moonpool.master.core import MasterCore, Origin
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.schemas.config import MasterSettings
@@ -29,7 +29,6 @@ from moonpool.schemas.messages import (
     Report,
     Victims,
 )
-from moonpool.schemas.packed import pack_u16, pack_u32, pack_u64
 from moonpool.schemas.runs import split_runs
 from moonpool.store_client.prefix import PrefixSearch
 
@@ -123,14 +122,6 @@ class PaperPool:
 
 
 def _entries(chain: Chain, positions: list[int], slots: range) -> Entries:
-    count = len(positions)
-    return Entries(
-        keyspace=KEYSPACE,
-        ranks=pack_u16([0] * count),
-        positions=pack_u32(positions),
-        hashes=b"".join([chain[position] for position in positions]),
-        parents=b"".join([chain[position - 1] if position else NO_PARENT for position in positions]),
-        slots=pack_u32(slots),
-        generations=pack_u64([1] * count),
-        lengths=pack_u64([1] * count),
-    )
+    names = [chain[position] for position in positions]
+    parents = [chain[position - 1] if position else NO_PARENT for position in positions]
+    return byte_entries(KEYSPACE, positions, names, parents, slots)

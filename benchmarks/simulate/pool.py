@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from moonpool.benchmarks.paper_node import byte_entries
 from moonpool.master.core import MasterCore, Origin
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
@@ -38,7 +39,7 @@ from moonpool.schemas.messages import (
     RunSlice,
     Victims,
 )
-from moonpool.schemas.packed import pack_u16, pack_u32, pack_u64, split_hashes, u16s, u32s, u64s
+from moonpool.schemas.packed import split_hashes, u16s, u32s, u64s
 from moonpool.schemas.runs import split_runs
 from moonpool.store_client.prefix import PrefixSearch
 
@@ -108,7 +109,6 @@ class PaperPool:
     def __init__(self, hosts: int, host_blocks: int) -> None:
         self._core = MasterCore(1, 1, SETTINGS)
         self.hosts = [Host(number, host_blocks) for number in range(hosts)]
-        self.evicted_blocks = 0
         self._sample_mask = 0
         for host in self.hosts:
             self.join(host, 0.0)
@@ -198,7 +198,6 @@ class PaperPool:
         while want > 0:
             victims = cast(Victims, self._ask(Need(host.segment, 1, want), host, now_s))
             freed = self._drop(host, victims.drops)
-            self.evicted_blocks += freed
             want -= freed
             if not freed:
                 break
@@ -241,14 +240,10 @@ class PaperPool:
 
 
 def _entries(blocks: Sequence[tuple[bytes, Block]]) -> Entries:
-    count = len(blocks)
-    return Entries(
-        keyspace=KEYSPACE,
-        ranks=pack_u16([0] * count),
-        positions=pack_u32([block.position for _, block in blocks]),
-        hashes=b"".join([name for name, _ in blocks]),
-        parents=b"".join([block.parent for _, block in blocks]),
-        slots=pack_u32([block.slot for _, block in blocks]),
-        generations=pack_u64([1] * count),
-        lengths=pack_u64([1] * count),
+    return byte_entries(
+        KEYSPACE,
+        [block.position for _, block in blocks],
+        [name for name, _ in blocks],
+        [block.parent for _, block in blocks],
+        [block.slot for _, block in blocks],
     )
