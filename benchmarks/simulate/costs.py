@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from moonpool.benchmarks.paper_node import chain_entries, node_info
 from moonpool.master.core import MasterCore, Origin
@@ -93,11 +93,6 @@ def calibrate() -> Costs:
         put_start=_line(put, put_half, FRESH_BLOCKS // 2),
         report=_line(report, report_half, FRESH_BLOCKS * RANKS // 2),
     )
-
-
-def with_network(costs: Costs, **changes: float) -> Costs:
-    """The same master in another network."""
-    return replace(costs, **changes)  # type: ignore[arg-type]  # every changed field is a number
 
 
 def _line(whole_s: float, half_s: float, half_blocks: int) -> PerBlock:

@@ -8,7 +8,8 @@ from nicegui import ui
 
 from moonpool.master.ui.actions import attempt, delete
 from moonpool.master.ui.api import Api, Document, Refusal
-from moonpool.master.ui.frame import ago_text, card, size_text
+from moonpool.master.ui.frame import ago_text, card
+from moonpool.schemas.units import format_size
 
 ROOTS_MAX = 50
 STRETCH_MAX = 64
@@ -164,7 +165,7 @@ class Tree:
                 f"{'ready' if block['ready'] else 'not ready'} · {block['ranks_there']} of {block['ranks']} ranks · {lease} · {pin}"
                 f" · used {ago_text(block['age_ms'] / 1000)} ago, {block['uses']} times · shard {block['shard']}"
             ).classes("mp-note")
-            rows = [copy | {"size": size_text(copy["length"])} for copy in block["copies"]]
+            rows = [copy | {"size": format_size(copy["length"])} for copy in block["copies"]]
             columns = [
                 {
                     "name": name,

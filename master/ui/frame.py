@@ -119,15 +119,6 @@ def card() -> ui.card:
     return ui.card().tight().classes("mp-card w-full")
 
 
-def size_text(size_bytes: float) -> str:
-    """As people read it: "3.2 GiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(size_bytes) < 1024 or unit == "TiB":
-            return f"{size_bytes:,.0f} {unit}" if unit == "B" else f"{size_bytes:,.1f} {unit}"
-        size_bytes /= 1024
-    raise AssertionError("unreachable")
-
-
 def count_text(count: float) -> str:
     """As people read it: "1.2 M"."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -142,8 +133,3 @@ def ago_text(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / unit_s:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
-
-
-def state_chip(state: str) -> None:
-    """A node's or shard's state, in colour and in words."""
-    ui.badge(state, color=STATE_COLOURS.get(state, "grey")).props("rounded")

@@ -7,8 +7,9 @@ from nicegui.events import GenericEventArguments
 
 from moonpool.master.ui.actions import delete
 from moonpool.master.ui.api import Api, Document
-from moonpool.master.ui.frame import count_text, size_text
+from moonpool.master.ui.frame import count_text
 from moonpool.master.ui.refresh import every
+from moonpool.schemas.units import format_size
 
 REFRESH_S = 5.0
 KEYSPACES_MAX = 500
@@ -70,7 +71,7 @@ def _row(one: Document) -> Document:
         "kind": one["kind"],
         "ranks": one["ranks"],
         "blocks": f"{one['blocks']:,}",
-        "size": size_text(one["size_bytes"]) if one["size_bytes"] else "–",
+        "size": format_size(one["size_bytes"]) if one["size_bytes"] else "–",
         "hit": f"{one['hit_ratio']:.1%}" if asked else "–",
         "asked": count_text(asked),
         "evicted": count_text(one["evicted_blocks"]),

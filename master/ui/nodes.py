@@ -8,8 +8,9 @@ from nicegui import ui
 
 from moonpool.master.ui.actions import attempt, confirm
 from moonpool.master.ui.api import Api, Document, Refusal
-from moonpool.master.ui.frame import STATE_COLOURS, ago_text, card, count_text, size_text
+from moonpool.master.ui.frame import STATE_COLOURS, ago_text, card, count_text
 from moonpool.master.ui.refresh import every
+from moonpool.schemas.units import format_size
 
 REFRESH_S = 3.0
 NODES_MAX = 200
@@ -84,7 +85,7 @@ class NodeCard:
         self._state.props(f"color={STATE_COLOURS.get(state, 'grey')}")
         self._heard.set_text(f"heard {ago_text(node['heard_ago_s'])} ago")
         self._bar.set_value(share)
-        self._used.set_text(f"{size_text(used)} of {size_text(capacity)} used, {share:.0%}")
+        self._used.set_text(f"{format_size(used)} of {format_size(capacity)} used, {share:.0%}")
         self._facts.set_text("\n".join(_fact(name, value) for name, value in sorted(node["facts"].items())))
         heat = [(page["fill"], page["last_use_ago_s"]) for page in pages]
         if heat != self._heat_shown:
@@ -103,7 +104,7 @@ class NodeCard:
 
 def _fact(name: str, value: float) -> str:
     words = name.removesuffix("_bytes").replace("_", " ")
-    return f"{words}: {size_text(value) if name.endswith('_bytes') else count_text(value)}"
+    return f"{words}: {format_size(value) if name.endswith('_bytes') else count_text(value)}"
 
 
 def heat_html(pages: Sequence[Document]) -> str:

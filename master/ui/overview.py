@@ -9,8 +9,9 @@ from nicegui import ui
 
 from moonpool.master.ui.api import Api, Document
 from moonpool.master.ui.charts import BYTES, PERCENT, RATE, Chart, Line
-from moonpool.master.ui.frame import card, count_text, size_text
+from moonpool.master.ui.frame import card, count_text
 from moonpool.master.ui.refresh import every
+from moonpool.schemas.units import format_size
 
 REFRESH_S = 3.0
 RECENT_S = 60.0
@@ -80,8 +81,8 @@ def _show_warnings(column: ui.column, health: Document) -> None:
 
 def _show_figures(figures: dict[str, Figure], cluster: Document, samples: Sequence[Document]) -> None:
     used, capacity = cluster["used_bytes"], cluster["capacity_bytes"]
-    share = f"{used / capacity:.0%} of {size_text(capacity)}" if capacity else "no node gives memory"
-    figures["Memory used"].show(size_text(used), share)
+    share = f"{used / capacity:.0%} of {format_size(capacity)}" if capacity else "no node gives memory"
+    figures["Memory used"].show(format_size(used), share)
     nodes = cluster["nodes"]
     others = ", ".join(f"{count} {state}" for state, count in nodes.items() if count and state != "live")
     figures["Nodes"].show(str(nodes.get("live", 0)), others or "all live")
