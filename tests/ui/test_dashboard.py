@@ -40,6 +40,18 @@ def test_digits_open_the_pages(visit: Visit) -> None:
         expect(page.locator("a.mp-here")).to_have_count(1, timeout=WAIT_MS)
 
 
+def test_links_lead_to_the_dashboard_from_their_first_moment(visit: Visit) -> None:
+    """A click or key may come as soon as a link is there."""
+    visit.page.add_init_script("""
+        window.seen = new Set();
+        new MutationObserver(() => document.querySelectorAll('a.mp-link').forEach(
+            (link) => window.seen.add(link.getAttribute('href')))).observe(document, {childList: true, subtree: true});
+    """)
+    page = visit.open("/ui/nodes")
+    see(page, "live")
+    assert page.evaluate("[...window.seen].sort()") == sorted(PATHS)
+
+
 def test_nodes_show_their_pages_as_heat(visit: Visit) -> None:
     page = visit.open("/ui/nodes")
     see(page, "live")
