@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client.pool import wait_until
 from support.etcd_server import EtcdServer
 from support.guarded import TOKENS, Certificates, write_tokens
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.keyspace import objects_keyspace

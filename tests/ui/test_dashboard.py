@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from client.pool import wait_until
 from playwright.sync_api import Browser, Page, expect
 from support.dashboard_pool import DashboardPool
+from support.waiting import wait_until
 from ui.conftest import Visit
 
 from moonpool.master.ui.sessions import SESSION_S, SESSIONS_MAX, Sessions
