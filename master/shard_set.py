@@ -163,6 +163,10 @@ class ShardSet:
         """All that is owned."""
         return [(shard, life.epoch) for shard, life in self._lives.items() if life.answers]
 
+    def epoch_of(self, shard: int) -> int:
+        """Of a shard that is owned."""
+        return self._lives[shard].epoch
+
     # ------------------------------------------------------------ keyspaces
 
     def register(self, spec: KeyspaceSpec) -> None:
