@@ -97,21 +97,32 @@ async def delete(order: Deletion, views: Views, others: Others, identity: Admin)
 
     async def run(parts: MasterParts) -> Outcome:
         found = select(parts, identity, order.selection)
-        outcome = Outcome(dry_run=order.dry_run, count=0)
-        for message in _removals(found, order):
-            reply = await tell(parts, identity, message)
-            assert isinstance(reply, Removed)
-            outcome.count += reply.count
-            outcome.skipped += reply.skipped
-            outcome.pending = sorted({*outcome.pending, *reply.pending})
+        outcome = await removed(parts, identity, _removals(found, order), dry_run=order.dry_run)
         _note(parts, identity, "removal", f"{outcome.count} blocks were deleted", order)
         return outcome
 
-    return await _everywhere(views, others, run, order)
+    return await everywhere(views, others, run, order)
 
 
-async def _everywhere(
-    views: Gateway, others: OtherMasters, run: Callable[[MasterParts], Awaitable[Outcome]], order: BaseModel
+async def removed(
+    parts: MasterParts, identity: Identity, messages: Iterator[Message], *, dry_run: bool
+) -> Outcome:
+    """What removals came to."""
+    outcome = Outcome(dry_run=dry_run, count=0)
+    for message in messages:
+        reply = await tell(parts, identity, message)
+        assert isinstance(reply, Removed)
+        outcome.count += reply.count
+        outcome.skipped += reply.skipped
+        outcome.pending = sorted({*outcome.pending, *reply.pending})
+    return outcome
+
+
+async def everywhere(
+    views: Gateway,
+    others: OtherMasters,
+    run: Callable[[MasterParts], Awaitable[Outcome]],
+    order: BaseModel | None,
 ) -> Outcome:
     """Done by every master to what it owns. Masters that can't be asked are named: their part is not done."""
     own, found = await with_own(
@@ -148,7 +159,7 @@ async def pin(order: Pinning, views: Views, others: Others, identity: Admin) -> 
         _note(parts, identity, "pin", f"{count} blocks were pinned", order)
         return Outcome(dry_run=order.dry_run, count=count)
 
-    return await _everywhere(views, others, run, order)
+    return await everywhere(views, others, run, order)
 
 
 @router.post("/unpin", summary="Unpin a selection")
@@ -164,7 +175,7 @@ async def unpin(order: Order, views: Views, others: Others, identity: Admin) -> 
         _note(parts, identity, "pin", f"{count} blocks were unpinned", order)
         return Outcome(dry_run=order.dry_run, count=count)
 
-    return await _everywhere(views, others, run, order)
+    return await everywhere(views, others, run, order)
 
 
 async def _each(
@@ -222,7 +233,7 @@ async def drain(node: NodeName, order: Draining, views: Views, others: Others, i
         parts.handler.events.add("drain", text, node=node, on=order.on, by=identity.name)
         return Outcome(dry_run=False, count=reply.count)
 
-    outcome = await _everywhere(views, others, run, order)
+    outcome = await everywhere(views, others, run, order)
     outcome.count = min(1, outcome.count)  # it is one node, whoever knows it
     return outcome
 

@@ -21,6 +21,7 @@ from moonpool.master.rest import (
     route,
     segments,
     slow_calls,
+    tenants,
     text,
     top,
 )
@@ -40,6 +41,7 @@ ROUTERS = (
     query.router,
     actions.router,
     evict.router,
+    tenants.router,
     events.router,
     slow_calls.router,
     config.router,

@@ -179,7 +179,7 @@ class OtherMasters:
         if body:
             headers["content-type"] = "application/json"
         url = member.http + (path or request.url.path)
-        method = "POST" if body else request.method
+        method = "POST" if path and body else request.method
         async with client.stream(method, url, params=params, content=body or None, headers=headers) as answer:
             raw = bytearray()
             async for piece in answer.aiter_bytes():

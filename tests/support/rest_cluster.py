@@ -67,7 +67,12 @@ class Cluster:
         return [master["shards"] for master in self.ask(0, "masters")[1]["items"] if master["asked"]]
 
     def ask(
-        self, master: int, path: str, body: object = None, headers: dict[str, str] | None = None
+        self,
+        master: int,
+        path: str,
+        body: object = None,
+        headers: dict[str, str] | None = None,
+        method: str | None = None,
     ) -> tuple[int, Any]:
         """(status, document)."""
         said = {"content-type": "application/json", "authorization": f"Bearer {TOKENS['admin']}"}
@@ -75,6 +80,7 @@ class Cluster:
             f"{self.pages[master]}/api/v1/{path}",
             json.dumps(body).encode() if body is not None else None,
             said | (headers or {}),
+            method=method,
         )
         try:
             with urllib.request.urlopen(request, timeout=30, context=self.trust) as answer:
