@@ -90,7 +90,7 @@ def _commit_again(
         if cell >= len(marks) or marks[cell]:
             return named
         surplus = None  # the inventory under way has not named it: it was left while nobody listened
-    elif usable[known.segment]:
+    elif usable[known.segment] and not table.only_hinted(row, rank):
         return named
     else:
         surplus = known  # its node may be back on the same stream, without an inventory that would tell

@@ -283,7 +283,7 @@ class MasterCore:
 
     def _report(self, message: Report, now_s: float, origin: Origin) -> Outcome:
         node = self._nodes.heard(message.segment, now_s)
-        index = self._shards.get(message.shard)
+        index = self._shards.for_report(message.shard, message.epoch)
         stream = node.stream(message.shard)
         stream.check(message.stream, message.sequence)
         for op in message.ops:

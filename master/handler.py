@@ -129,6 +129,7 @@ class MasterHandler:
     def _remove(self, message: Remove | Clear, origin: Origin) -> Message | Awaitable[Message]:
         pinned = self._hard.kept_rows(message) if self._hard is not None else {}
         outcome = self._core.handle(message, self._clock.now_s(), origin)
+        voided = self._hard.removed(message) if self._hard is not None else None
         reply = outcome.reply
         assert isinstance(reply, Removed)
         if isinstance(message, Clear) and not message.dry_run:
@@ -136,7 +137,7 @@ class MasterHandler:
             self.events.add("removal", f"keyspace {keyspace} is cleared", keyspace=keyspace)
         if not outcome.awaits:
             self._push(outcome.pushes)
-            return reply
+            return _after(voided, reply) if voided is not None else reply
         drops = {(to, drop.drop_id): drop for to, drop in outcome.pushes if isinstance(drop, Drop)}
         wait_s = min(max(message.wait_ms, 0), WAIT_MS_MAX) / 1000
         # Before the pushes, and not in a task: no confirmation can come too early to be seen.
@@ -144,7 +145,8 @@ class MasterHandler:
         waiting = self._confirmations.expect(reachable, wait_s)
         self._push(outcome.pushes)
         away = [key for key in outcome.awaits if key not in reachable]
-        return self._removed(message, reply, drops, pinned, away, waiting)
+        removed = self._removed(message, reply, drops, pinned, away, waiting)
+        return _both(voided, removed) if voided is not None else removed
 
     def _look_at_lease(self) -> bool:
         serving = self.serving()
@@ -281,6 +283,15 @@ class MasterHandler:
         """The reverse."""
         if self._timer is not None:
             self._timer.cancel()
+
+
+async def _after(first: Awaitable[None], reply: Message) -> Message:
+    await first
+    return reply
+
+
+async def _both(first: Awaitable[None], answer: Awaitable[Message]) -> Message:
+    return (await asyncio.gather(first, answer))[1]
 
 
 def _always() -> bool:

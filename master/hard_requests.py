@@ -6,7 +6,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
+
+import numpy as np
 
 from moonpool.master.cluster_wide import ClusterWide
 from moonpool.master.confirmations import DropKey
@@ -27,7 +29,6 @@ from moonpool.master.store.records import (
 from moonpool.schemas.clock import Clock
 from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError
 from moonpool.schemas.messages import (
-    AS_CONFIGURED,
     Clear,
     Drain,
     Drop,
@@ -38,7 +39,7 @@ from moonpool.schemas.messages import (
     SetTenant,
     Unpin,
 )
-from moonpool.schemas.packed import split_hashes
+from moonpool.schemas.packed import split_hashes, u16s
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +146,7 @@ class HardRequests:
             await self.cluster.record([record if message.on else Delete(record.key)])
         elif isinstance(message, SetTenant):
             record = Put(tenant_key(message.tenant), encode(TenantRecord(message.quota_bytes)))
-            forget = message.quota_bytes == AS_CONFIGURED
-            await self.cluster.record([Delete(record.key) if forget else record])
+            await self.cluster.record([record])
         return reply
 
     def _register(self, message: RegisterKeyspace) -> list[Write]:
@@ -198,6 +198,16 @@ class HardRequests:
         self._core.restorer.release_pins(shard, keyspace, hashes)
 
     # ------------------------------------------------------------ removals
+
+    def removed(self, message: Remove | Clear) -> Awaitable[None] | None:
+        """What has just left the index must not come back from the entry log: to be awaited before the removal is
+        acknowledged, if anything. It raises the store's errors."""
+        if self._logs is None or message.dry_run:
+            return None
+        shards = self._core.shards
+        named = np.unique(u16s(message.shards)).tolist() if isinstance(message, Remove) else []
+        lacking = self._logs.removed(message.keyspace, named or list(shards))
+        return self._logs.void(message.keyspace, lacking, self.recorder.timeout_s) if lacking else None
 
     def kept_rows(self, message: Remove | Clear) -> dict[int, set[bytes]]:
         """Rows whose pins a removal may end: to be asked for before it."""

@@ -45,7 +45,8 @@ def start_item(
     segment: int | None = None
     for index, row in enumerate(rows.tolist()):
         key = (item.keyspace, item.rank, hashes[index])
-        if row != NO_ROW and table.committed[row] >> item.rank & 1:
+        there = row != NO_ROW and table.committed[row] >> item.rank & 1
+        if there and not (table.hinted and table.only_hinted(row, item.rank)):
             # While a copy is being checked nobody knows whether another one is wanted.
             answers[index] = PutAnswer.EXISTS if table.sound(row, item.rank) else PutAnswer.BUSY
             continue

@@ -38,7 +38,7 @@ class Recorder:
         self.durable = durable
         self.failures = 0
         self._store = store
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._fence = fence
         self._tasks: set[asyncio.Task[None]] = set()
         self._later: dict[int, list[Write]] = {}
@@ -83,13 +83,13 @@ class Recorder:
         """Returns when the store has them: the last one's revision. Raises StaleEpoch (the shard is another's now), StoreFailed,
         RpcFailed, DeadlineExceeded: then some may be there, which asking again mends."""
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + self._timeout_s
+        end_s = loop.time() + self.timeout_s
         last = 0
         for batch in batches(writes):
             conditions = () if shard is None else self._fence(shard)
             left_s = end_s - loop.time()
             if left_s <= 0:
-                raise DeadlineExceeded(peer="the metadata store", what="a record", timeout_s=self._timeout_s)
+                raise DeadlineExceeded(peer="the metadata store", what="a record", timeout_s=self.timeout_s)
             try:
                 revision = await self._store.commit(batch, conditions=conditions, timeout_s=left_s)
             except MoonpoolError:

@@ -155,6 +155,7 @@ class Restorer:
         if node is None or shard in node.streams:
             return 0
         index.check(entries)
+        index.table(entries.keyspace).hinted.add(node.index)
         step = self._step_of(now_s, "", shard)  # what it has no use for is no news to the node
         index.apply(node.index, entries, step)
         return len(entries.ranks) // 2

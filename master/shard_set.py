@@ -128,8 +128,19 @@ class ShardSet:
                 table.feed.cleared(table)
         self._lives.pop(shard, None)
 
+    def life(self, shard: int) -> ShardLife | None:
+        """That of an owned shard: another one each time that it is taken."""
+        return self._lives.get(shard)
+
+    def for_report(self, shard: int, epoch: int) -> ShardIndex:
+        """For a report stream that is meant for the shard's owner in this epoch (0: not said). Raises WrongShard."""
+        life = self._lives.get(shard)
+        if life is None or not life.changes or (epoch and not life.taken_in <= epoch <= life.epoch):
+            raise WrongShard(shard=shard, epoch=self.map_epoch)
+        return self._shards[shard]
+
     def get(self, shard: int) -> ShardIndex:
-        """For readers and report streams. Raises WrongShard."""
+        """For readers. Raises WrongShard."""
         life = self._lives.get(shard)
         if life is None or not life.answers:
             raise WrongShard(shard=shard, epoch=self.map_epoch)
@@ -160,12 +171,9 @@ class ShardSet:
 
     @property
     def claims(self) -> list[Claim]:
-        """All that is owned."""
-        return [(shard, life.epoch) for shard, life in self._lives.items() if life.answers]
-
-    def epoch_of(self, shard: int) -> int:
-        """Of a shard that is owned."""
-        return self._lives[shard].epoch
+        """What nodes are told: all that is owned and whose hard state is known. A report that came earlier could bring
+        rows back whose removal is recorded."""
+        return [(shard, life.epoch) for shard, life in self._lives.items() if life.changes]
 
     # ------------------------------------------------------------ keyspaces
 

@@ -74,6 +74,7 @@ class Table(ABC):
         self.copies: dict[int, int] = {}  # segment -> copies on it
         self.used_bytes = 0  # of all copies
         self.marks: dict[int, bytearray] = {}  # segment -> cells that its inventory under way has named
+        self.hinted: set[int] = set()  # segments of which the entry log has spoken and no inventory since
         self.traffic = Traffic()
         self.feed: KvFeed | None = None
         """Who is told what becomes ready and what ends being so; of chained keyspaces, if anybody."""
@@ -173,6 +174,15 @@ class Table(ABC):
         """Whether this rank is committed and undoubted, and the row is to stay."""
         committed = self.committed[row] & ~self.doubted.get(row, 0)
         return bool(committed >> rank & 1) and row not in self.doomed
+
+    def only_hinted(self, row: int, rank: int) -> bool:
+        """Whether nothing but the entry log speaks of this copy: it may have gone since (I8)."""
+        cell = row * self.world + rank
+        segment = self.which[cell]
+        if segment not in self.hinted:
+            return False
+        marks = self.marks.get(segment)
+        return marks is None or (cell < len(marks) and not marks[cell])
 
     def stale(self, row: int, now_s: float) -> bool:
         """Whether the row has been unready for so long that nobody is expected to complete it."""
@@ -358,13 +368,17 @@ class Table(ABC):
         self.marks.pop(segment, None)
         if self.copies.get(segment):
             self.marks[segment] = bytearray(self.columns.count * self.world)
+        else:
+            self.hinted.discard(segment)
 
     def end_inventory(self, segment: int) -> None:
         """All copies that it didn't name have been swept."""
         self.marks.pop(segment, None)
+        self.hinted.discard(segment)
 
     def forget(self, segment: int) -> None:
         """The segment holds nothing any more."""
         assert segment not in self.copies
         self.marks.pop(segment, None)
+        self.hinted.discard(segment)
         self.candidates.forget(segment)

@@ -401,14 +401,11 @@ class Keyspaces(Message, frozen=True):
     specs: list[KeyspaceSpec]
 
 
-AS_CONFIGURED = -1
-
-
 class SetTenant(Message, frozen=True):
-    """A tenant's quota in bytes. Answered by Done: count 1 where that is new."""
+    """A tenant's quota in bytes (0: none). Answered by Done: count 1 where that is new."""
 
     tenant: str
-    quota_bytes: int  # 0: none; AS_CONFIGURED: what the masters' settings say, as of one that was never set
+    quota_bytes: int
 
 
 class ListTenants(Message, frozen=True):
@@ -581,13 +578,15 @@ Op = Entries | Freed | Moved | DropDone | Checked | InventoryEnd | Obeyed
 
 class Report(Message, frozen=True):
     """Numbered piece of the one ordered stream between a segment and a shard. Sequence 0 starts a stream, with a full
-    inventory to follow. Answered by Done, or Failed(StreamGap, WrongShard)."""
+    inventory to follow. Answered by Done, or Failed(StreamGap, WrongShard). `epoch`: of the owner whom the stream is
+    for; one that has come too late is nobody's news. 0: not said."""
 
     segment: bytes
     stream: int
     sequence: int
     ops: Annotated[list[Op], Meta(max_length=ITEMS_MAX)]
     shard: int = 0
+    epoch: int = 0
 
 
 class Heartbeat(Message, frozen=True):

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from moonpool.master.core import MasterCore
 from moonpool.master.handler import MasterHandler
 from moonpool.master.hard_requests import HardRequests
+from moonpool.master.membership.shard_state import ShardLife
 from moonpool.master.membership.view import ClusterView
 from moonpool.schemas.errors import MoonpoolError
 
@@ -33,18 +34,24 @@ class CoreHost:
 
     async def load(self, shard: int, epoch: int) -> None:
         """See ShardHost."""
-        while (shard, epoch) in self._core.shards.claims:
+        life = self._core.shards.life(shard)
+        while self._is_loading(shard, life):  # however late the lease is meanwhile: it may be renewed
             try:
                 await self._hard.recover(shard)
-                break
-            except (
-                MoonpoolError
-            ) as error:  # it answers lookups, and nothing of it changes before this has worked
+            except MoonpoolError as error:  # nothing of it changes before this has worked
                 log.warning("shard %d: its hard state can't be read: %s", shard, error)
                 await asyncio.sleep(RETRY_S)
-        if (shard, epoch) in self._core.shards.claims:
-            self._core.shards.loaded(shard)
-            self._hard.logs_own(shard)
+                continue
+            if self._is_loading(
+                shard, life
+            ):  # not the same shard taken again, whose hard state is being read
+                self._core.shards.loaded(shard)
+                self._hard.logs_own(shard)
+                self._tell()
+            return
+
+    def _is_loading(self, shard: int, life: ShardLife | None) -> bool:
+        return life is not None and self._core.shards.life(shard) is life and not life.leaving
 
     async def leave(self, shard: int, epoch: int) -> None:
         """See ShardHost."""

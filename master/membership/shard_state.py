@@ -10,7 +10,7 @@
 
 | state | answers readers | takes puts and changes | gives up victims | takes reports |
 | --- | --- | --- | --- | --- |
-| loading | yes, from what is there | no | no | yes |
+| loading | yes: nothing is there | no | no | no: it can't know what was removed |
 | serving | yes | yes | yes | yes |
 | draining | no: its next owner may have begun | no | no | no |
 | fenced | no | no | no | no |
@@ -56,11 +56,13 @@ _NEXT: dict[tuple[ShardState, Event], ShardState] = {
 
 
 class ShardLife:
-    """One shard's state, and the epoch in which it is held (0: it never was). `answers`: whether readers and report
-    streams are served; `changes`: whether puts, removals, pins and evictions are."""
+    """One shard's state, and the epoch in which it is held (0: it never was). `answers`: whether readers are served;
+    `changes`: whether puts, removals, pins, evictions and report streams are."""
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.taken_in = 0
+        """The epoch in which it was taken: that of a master that is alone grows."""
         self.answers = self.changes = False
         self._state = ShardState.ABSENT
         self._late = False
@@ -87,7 +89,8 @@ class ShardLife:
             if after is None or (event is Event.TAKEN and epoch <= self.epoch):
                 raise InternalError(detail=f"a shard that is {self._state} can't be {event} in epoch {epoch}")
             self._state = after
-            self.epoch = epoch or self.epoch
+            if event is Event.TAKEN:
+                self.epoch = self.taken_in = epoch
         self.answers = self.state in (ShardState.LOADING, ShardState.SERVING)
         self.changes = self.state is ShardState.SERVING
         return self.state

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import httpx
 
 Document = dict[str, Any]
-Params = Callable[[str], Mapping[str, str]]
 Model = TypeVar("Model", bound=BaseModel)
 Own = TypeVar("Own")
 
@@ -86,7 +85,7 @@ class OtherMasters:
             for _ in range(PAGES_MAX):
                 params = {**self._request.query_params, "limit": str(LIMIT_MAX)}
                 params.pop("cursor", None)
-                page = await self._ask(client, member, params | ({"cursor": cursor} if cursor else {}))
+                page = await self._ask(client, member, params | ({"cursor": cursor} if cursor else {}), "")
                 found += [model.model_validate(item) for item in page["items"]]
                 cursor = page["next_cursor"]
                 if cursor is None:
@@ -95,44 +94,24 @@ class OtherMasters:
 
         return await self._of_all(all_pages, LOOK_TIMEOUT_S)
 
-    async def documents(
-        self,
-        model: type[Model],
-        body: BaseModel | None = None,
-        *,
-        timeout_s: float = LOOK_TIMEOUT_S,
-        path: str = "",
-        params: Params | None = None,
-        only: str = "",
-    ) -> Parts[Model]:
-        """What all others answer to the same request; those that know nothing of the thing are left out. `path` and
-        `params`, by a master's address: instead of this request's. `only`: the address of the one to ask."""
-        text = body.model_dump_json() if body is not None else ""
+    async def documents(self, model: type[Model], order: BaseModel | None = None) -> Parts[Model]:
+        """What all others answer to the same request, with this body; those that know nothing of the thing are left
+        out."""
+        body = order.model_dump_json() if order is not None else ""
 
         async def one(client: httpx.AsyncClient, member: Member) -> list[Model]:
-            said = dict(self._request.query_params) if params is None else params(member.address)
-            document = await self._ask(client, member, said, text, path)
+            document = await self._ask(client, member, dict(self._request.query_params), body)
             return [model.model_validate(document)] if document else []
 
-        return await self._of_all(one, timeout_s, only)
-
-    async def addresses(self) -> list[str]:
-        """Of the masters that would be asked."""
-        return [member.address for member in await self._members()]
-
-    async def _members(self) -> list[Member]:
-        if self.asked_by_master:
-            return []
-        return await self._gateway.read(lambda master: list(master.handler.others))
+        return await self._of_all(one, ACT_TIMEOUT_S if body else LOOK_TIMEOUT_S)
 
     async def _of_all(
-        self,
-        ask: Callable[[httpx.AsyncClient, Member], Awaitable[list[Model]]],
-        timeout_s: float,
-        only: str = "",
+        self, ask: Callable[[httpx.AsyncClient, Member], Awaitable[list[Model]]], timeout_s: float
     ) -> Parts[Model]:
         parts: Parts[Model] = Parts()
-        members = [member for member in await self._members() if only in ("", member.address)]
+        if self.asked_by_master:
+            return parts
+        members: list[Member] = await self._gateway.read(lambda master: list(master.handler.others))
         if not members:
             return parts
         import httpx
@@ -165,12 +144,7 @@ class OtherMasters:
         return parts
 
     async def _ask(
-        self,
-        client: httpx.AsyncClient,
-        member: Member,
-        params: Mapping[str, str],
-        body: str = "",
-        path: str = "",
+        self, client: httpx.AsyncClient, member: Member, params: dict[str, str], body: str
     ) -> Document:
         """Its answer; empty where it knows nothing of the thing."""
         request, headers = self._request, {HOP: "1"}
@@ -178,9 +152,10 @@ class OtherMasters:
             headers["authorization"] = token
         if body:
             headers["content-type"] = "application/json"
-        url = member.http + (path or request.url.path)
-        method = "POST" if path and body else request.method
-        async with client.stream(method, url, params=params, content=body or None, headers=headers) as answer:
+        url = member.http + request.url.path
+        async with client.stream(
+            request.method, url, params=params, content=body or None, headers=headers
+        ) as answer:
             raw = bytearray()
             async for piece in answer.aiter_bytes():
                 raw += piece

@@ -272,8 +272,8 @@ class MasterLink:
             with self._core.lock:
                 stream.gap(report.stream)
         elif kind is WrongShard:  # it has changed hands: its new owner will claim it
-            with self._core.lock:
-                if self._fences.release(self.address, report.shard):
+            with self._core.lock:  # unless it has claimed it again meanwhile: this answers an earlier stream
+                if stream.is_current(report.stream) and self._fences.release(self.address, report.shard):
                     stream.disconnect()
         else:
             self._give_up(

@@ -91,6 +91,10 @@ class ReportStream:
         """Whether an inventory is being read."""
         return self._inventory is not None
 
+    def is_current(self, stream: int) -> bool:
+        """Whether this is the stream that is being sent, not one before it."""
+        return stream == self._stream
+
     @property
     def connected(self) -> bool:
         """Whether there is a master to report to."""
@@ -168,7 +172,7 @@ class ReportStream:
         self._queued_rows -= rows
         if not ops and not had_inventory:
             return None
-        report = Report(self._segment, self._stream, self._sequence, ops, self._shard)
+        report = Report(self._segment, self._stream, self._sequence, ops, self._shard, self._epoch)
         self._unacked.append((self._sequence, last))
         self._sequence += 1
         return report

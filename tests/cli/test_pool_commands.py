@@ -12,10 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from client.pool import wait_for_nodes
+from client.pool import wait_for_nodes, wait_until
 from support.commands import Said, moonpool
 from support.processes import MasterProcess, NodeProcess
-from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import NotFound

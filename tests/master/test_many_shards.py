@@ -260,7 +260,15 @@ def test_a_shard_that_comes_back_is_empty_and_knows_all_keyspaces() -> None:
     master.commit([Block(one) for one in hashes], hashes)
     master.core.disown(3)
     master.core.shards.own(3, 9)
+    assert dict(master.core.shards.claims) == {0: 7, 1: 7, 2: 7, 4: 7}, "nodes hear of it when it is loaded"
+    late = Report(SEGMENT, 1, 0, [InventoryEnd()], 3, 7)
+    for loaded in (False, True):
+        if loaded:
+            master.core.shards.loaded(3)
+        with pytest.raises(WrongShard, match="shard 3"):  # meant for an earlier owner, or for this one in its past
+            master.ask(late)
     assert dict(master.core.shards.claims) == {0: 7, 1: 7, 2: 7, 3: 9, 4: 7}
+    master.ask(msgspec.structs.replace(late, epoch=9))
     shards = master.column(hashes)
     bits = master.ask(Presence(master.keyspace, join_hashes(hashes), shards=shards)).bits  # type: ignore[attr-defined]
     assert [bool(bit) for bit in bits] == [shard != 3 for shard in shards[::2]]

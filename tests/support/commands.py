@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -26,16 +25,10 @@ class Said(NamedTuple):
 
 
 def moonpool(*words: str) -> Said:
-    """Runs `moonpool WORDS`, away from any terminal and from what a test runner says of its width."""
+    """Runs `moonpool WORDS`."""
     out, err = io.StringIO(), io.StringIO()
     code = 0
-    without_width = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    with (
-        patch("sys.argv", ["moonpool", *words]),
-        patch.dict(os.environ, without_width, clear=True),
-        redirect_stdout(out),
-        redirect_stderr(err),
-    ):
+    with patch("sys.argv", ["moonpool", *words]), redirect_stdout(out), redirect_stderr(err):
         try:
             main()
         except SystemExit as end:
