@@ -265,7 +265,7 @@ def test_a_shard_that_comes_back_is_empty_and_knows_all_keyspaces() -> None:
     for loaded in (False, True):
         if loaded:
             master.core.shards.loaded(3)
-        with pytest.raises(WrongShard, match="shard 3"):  # meant for an earlier owner, or for this one in its past
+        with pytest.raises(WrongShard, match="shard 3"):  # it is meant for an earlier owner
             master.ask(late)
     assert dict(master.core.shards.claims) == {0: 7, 1: 7, 2: 7, 3: 9, 4: 7}
     master.ask(msgspec.structs.replace(late, epoch=9))
