@@ -10,7 +10,7 @@ import numpy as np
 
 from moonpool.schemas.errors import InvalidParams
 from moonpool.store_client.fragments import Fragments
-from moonpool.store_client.native import flatten
+from moonpool.store_client.native import pieces
 from moonpool.store_client.raw_memory import address_of
 
 Buffer: TypeAlias = Any
@@ -77,11 +77,11 @@ def fragments_of(
     """One list of buffers an object. Keep the second result for as long as the first is used."""
     memories = [
         memory_of(part, writable=writable, what=f"{what}[{i}]")
-        for i, pieces in enumerate(parts)
-        for part in pieces
+        for i, buffers in enumerate(parts)
+        for part in buffers
     ]
     offsets = np.zeros(len(parts) + 1, dtype=np.int64)
-    np.cumsum([len(pieces) for pieces in parts], out=offsets[1:])
+    np.cumsum([len(buffers) for buffers in parts], out=offsets[1:])
     fragments = Fragments(
         np.array([memory.address for memory in memories], dtype=np.uint64),
         np.array([memory.size_bytes for memory in memories], dtype=np.uint64),
@@ -96,26 +96,13 @@ def multi_buffers(
     """Mooncake's multi-buffer form: lists of addresses (integers, with `sizes`) or of Buffers (`sizes` None)."""
     if sizes is None:
         return fragments_of(addresses, writable=writable, what="addresses")
-    if list(map(len, addresses)) != list(map(len, sizes)):
-        raise InvalidParams(field="sizes", value="another shape", allowed="one size for each address")
-    columns = _columns(addresses, sizes)
+    columns = pieces(addresses, sizes)
     if columns is not None:
         return columns, []
+    # Looked at one by one they give the error that says what is wrong.
+    if list(map(len, addresses)) != list(map(len, sizes)):
+        raise InvalidParams(field="sizes", value="another shape", allowed="one size for each address")
     pairs = [
-        [(address, size) for address, size in zip(pieces, lengths, strict=True)]
-        for pieces, lengths in zip(addresses, sizes, strict=True)
+        list(zip(starts, lengths, strict=True)) for starts, lengths in zip(addresses, sizes, strict=True)
     ]
     return fragments_of(pairs, writable=writable, what="addresses")
-
-
-def _columns(addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[int]]) -> Fragments | None:
-    """The fragments of lists of plain integers, thousands of them at once; None where some are something else, or
-    can't be right: looked at one by one they give the error that says which."""
-    starts, lengths = flatten(addresses), flatten(sizes)
-    if starts is None or lengths is None:
-        return None
-    if ((starts > ~lengths) | ((lengths > 0) & (starts == 0))).any():
-        return None
-    offsets = np.zeros(len(addresses) + 1, dtype=np.int64)
-    np.cumsum([len(pieces) for pieces in addresses], out=offsets[1:])
-    return Fragments(starts, lengths, offsets)

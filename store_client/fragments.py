@@ -22,6 +22,7 @@ class Fragments:
     addresses: U64
     sizes: U64
     offsets: I64
+    _lengths: U64 | None = None
 
     @property
     def count(self) -> int:
@@ -29,11 +30,14 @@ class Fragments:
         return len(self.offsets) - 1
 
     def lengths(self) -> U64:
-        """Bytes of each object, u64."""
-        total = np.zeros(len(self.sizes) + 1, dtype=np.uint64)
-        np.cumsum(self.sizes, out=total[1:])
-        lengths: U64 = total[self.offsets[1:]] - total[self.offsets[:-1]]
-        return lengths
+        """Bytes of each object, u64. Not to be changed: they are computed once."""
+        if self._lengths is None:
+            total = np.zeros(len(self.sizes) + 1, dtype=np.uint64)
+            np.cumsum(self.sizes, out=total[1:])
+            lengths: U64 = total[self.offsets[1:]] - total[self.offsets[:-1]]
+            object.__setattr__(self, "_lengths", lengths)
+            return lengths
+        return self._lengths
 
     def take(self, objects: NDArray[np.intp] | Sequence[int]) -> Fragments:
         """The same of some of the objects, in the order given."""

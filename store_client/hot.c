@@ -1,108 +1,13 @@
 /* The few loops that neither Python nor numpy does fast enough. native.py has the same in Python and says what each
  * one does; a build without a compiler does without this file. Stable ABI: one build serves all Pythons from 3.11 on.
  */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
-#include <pthread.h>
-#include <stdint.h>
+#include "hot.h"
 #include <string.h>
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #include <immintrin.h>
 #define HAS_SHA_NI 1
 #endif
-
-/* ------------------------------------------------------------------ copies */
-
-#define KEEP_LOCK_BELOW_BYTES (128 << 10)
-#define THREAD_BYTES_MIN (2 << 20) /* starting a thread takes as long as copying a tenth of this */
-#define THREADS_MAX 4
-
-static int view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count) {
-    if (PyObject_GetBuffer(object, view, flags | PyBUF_C_CONTIGUOUS) < 0)
-        return -1;
-    if (view->len % 8) {
-        PyBuffer_Release(view);
-        PyErr_SetString(PyExc_ValueError, "not a column of u64");
-        return -1;
-    }
-    *count = view->len / 8;
-    return 0;
-}
-
-/* Bytes `first` to `end` of all pieces, counted from the first one's first byte. */
-typedef struct {
-    const uint64_t *to, *from, *sizes;
-    uint64_t first, end;
-    pthread_t thread;
-} Share;
-
-static void *copy_share(void *argument) {
-    const Share *share = argument;
-    uint64_t at = 0;
-    for (size_t i = 0; at < share->end; at += share->sizes[i++]) {
-        uint64_t next = at + share->sizes[i];
-        if (next <= share->first)
-            continue;
-        uint64_t skipped = at < share->first ? share->first - at : 0;
-        uint64_t stop = next < share->end ? next : share->end;
-        memmove((void *)(uintptr_t)(share->to[i] + skipped), (const void *)(uintptr_t)(share->from[i] + skipped),
-                stop - at - skipped);
-    }
-    return NULL;
-}
-
-static void copy_all(const uint64_t *to, const uint64_t *from, const uint64_t *sizes, uint64_t total, long threads) {
-    Share shares[THREADS_MAX];
-    uint64_t wanted = total / THREAD_BYTES_MIN;
-    int count = (int)(wanted < (uint64_t)threads ? wanted : (uint64_t)threads), started = 1;
-    count = count < 1 ? 1 : count > THREADS_MAX ? THREADS_MAX : count;
-    for (int i = 0; i < count; i++) {
-        uint64_t first = total / count * i, end = i + 1 < count ? total / count * (i + 1) : total;
-        shares[i] = (Share){to, from, sizes, first, end, 0};
-    }
-    while (started < count && !pthread_create(&shares[started].thread, NULL, copy_share, &shares[started]))
-        started++;
-    for (int i = started; i < count; i++) /* no thread to be had */
-        copy_share(&shares[i]);
-    copy_share(&shares[0]);
-    while (--started)
-        pthread_join(shares[started].thread, NULL);
-}
-
-static PyObject *copy_pieces(PyObject *self, PyObject *arguments) {
-    PyObject *objects[3];
-    long threads;
-    Py_buffer views[3];
-    Py_ssize_t counts[3];
-    if (!PyArg_ParseTuple(arguments, "OOOl", &objects[0], &objects[1], &objects[2], &threads))
-        return NULL;
-    for (int i = 0; i < 3; i++)
-        if (view_u64(objects[i], &views[i], PyBUF_SIMPLE, &counts[i]) < 0) {
-            while (i--)
-                PyBuffer_Release(&views[i]);
-            return NULL;
-        }
-    int equal = counts[0] == counts[1] && counts[1] == counts[2];
-    if (equal) {
-        const uint64_t *to = views[0].buf, *from = views[1].buf, *sizes = views[2].buf;
-        uint64_t total = 0;
-        for (Py_ssize_t i = 0; i < counts[0]; i++)
-            total += sizes[i];
-        /* Taking the lock again would cost more than a short copy. */
-        PyThreadState *thread = total < KEEP_LOCK_BELOW_BYTES ? NULL : PyEval_SaveThread();
-        copy_all(to, from, sizes, total, threads < 1 ? 1 : threads);
-        if (thread)
-            PyEval_RestoreThread(thread);
-    } else
-        PyErr_SetString(PyExc_ValueError, "columns of different length");
-    for (int i = 0; i < 3; i++)
-        PyBuffer_Release(&views[i]);
-    if (!equal)
-        return NULL;
-    Py_RETURN_NONE;
-}
 
 /* ------------------------------------------------------------------ SHA-256 (FIPS 180-4) */
 
@@ -245,7 +150,7 @@ static PyObject *find_rows(PyObject *self, PyObject *arguments) {
     }
     if (PyBytes_AsStringAndSize(packed, &hashes, &packed_bytes) < 0)
         return NULL;
-    if (view_u64(found, &rows, PyBUF_WRITABLE, &count) < 0)
+    if (hot_view_u64(found, &rows, PyBUF_WRITABLE, &count) < 0)
         return NULL;
     PyObject *failed = NULL;
     if (packed_bytes != count * hash_bytes)
@@ -270,34 +175,66 @@ static PyObject *find_rows(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-/* ------------------------------------------------------------------ lists of lists of integers */
+/* ------------------------------------------------------------------ pieces of memory */
 
-static PyObject *flatten(PyObject *self, PyObject *lists) {
-    if (!PyList_Check(lists))
-        Py_RETURN_NONE;
-    Py_ssize_t count = PyList_Size(lists), total = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *list = PyList_GetItem(lists, i);
-        if (!PyList_Check(list))
-            Py_RETURN_NONE;
-        total += PyList_Size(list);
+/* Appends a list's integers; how many, or -1 where one is something else. */
+static Py_ssize_t append(PyObject *list, uint64_t *values) {
+    Py_ssize_t length = PyList_Size(list);
+    for (Py_ssize_t i = 0; i < length; i++) {
+        PyObject *value = PyList_GetItem(list, i);
+        if (!PyLong_CheckExact(value))
+            return -1;
+        values[i] = PyLong_AsUnsignedLongLong(value);
+        if (values[i] == UINT64_MAX && PyErr_Occurred()) {
+            PyErr_Clear();
+            return -1;
+        }
     }
-    PyObject *packed = PyBytes_FromStringAndSize(NULL, 8 * total);
+    return length;
+}
+
+static PyObject *pieces(PyObject *self, PyObject *arguments) {
+    PyObject *addresses, *sizes;
+    if (!PyArg_ParseTuple(arguments, "OO", &addresses, &sizes))
+        return NULL;
+    if (!PyList_Check(addresses) || !PyList_Check(sizes) || PyList_Size(addresses) != PyList_Size(sizes))
+        Py_RETURN_NONE;
+    Py_ssize_t objects = PyList_Size(addresses), total = 0;
+    for (Py_ssize_t i = 0; i < objects; i++) {
+        PyObject *starts = PyList_GetItem(addresses, i), *ends = PyList_GetItem(sizes, i);
+        if (!PyList_Check(starts) || !PyList_Check(ends) || PyList_Size(starts) != PyList_Size(ends))
+            Py_RETURN_NONE;
+        total += PyList_Size(starts);
+    }
+    Py_ssize_t counts[4] = {total, total, objects + 1, objects}; /* addresses, sizes, offsets, lengths */
+    PyObject *packed = PyTuple_New(4);
+    uint64_t *columns[4];
+    for (int i = 0; packed && i < 4; i++) {
+        PyObject *column = PyBytes_FromStringAndSize(NULL, 8 * counts[i]);
+        if (column == NULL || PyTuple_SetItem(packed, i, column) < 0) {
+            Py_CLEAR(packed);
+            return NULL;
+        }
+        columns[i] = (uint64_t *)(void *)PyBytes_AsString(column);
+    }
     if (packed == NULL)
         return NULL;
-    uint64_t *values = (uint64_t *)(void *)PyBytes_AsString(packed);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *list = PyList_GetItem(lists, i);
-        Py_ssize_t length = PyList_Size(list);
-        for (Py_ssize_t j = 0; j < length; j++) {
-            PyObject *value = PyList_GetItem(list, j);
-            if (!PyLong_CheckExact(value) ||
-                ((*values++ = PyLong_AsUnsignedLongLong(value)) == UINT64_MAX && PyErr_Occurred())) {
-                PyErr_Clear();
-                Py_DECREF(packed);
-                Py_RETURN_NONE;
-            }
+    uint64_t at = columns[2][0] = 0;
+    for (Py_ssize_t i = 0; i < objects; i++) {
+        Py_ssize_t count = append(PyList_GetItem(addresses, i), columns[0] + at);
+        int good = count >= 0 && append(PyList_GetItem(sizes, i), columns[1] + at) == count;
+        uint64_t length = 0;
+        for (uint64_t end = at + (uint64_t)count; good && at < end; at++) {
+            uint64_t start = columns[0][at], size = columns[1][at];
+            good = start <= ~size && (start || !size);
+            length += size;
         }
+        if (!good) {
+            Py_DECREF(packed);
+            Py_RETURN_NONE;
+        }
+        columns[3][i] = length;
+        columns[2][i + 1] = at;
     }
     return packed;
 }
@@ -305,10 +242,12 @@ static PyObject *flatten(PyObject *self, PyObject *lists) {
 /* ------------------------------------------------------------------ the module */
 
 static PyMethodDef methods[] = {
-    {"copy_pieces", copy_pieces, METH_VARARGS, NULL},
+    {"copy_pieces", hot_copy_pieces, METH_VARARGS, NULL},
+    {"read_slots", hot_read_slots, METH_VARARGS, NULL},
+    {"fill_slots", hot_fill_slots, METH_VARARGS, NULL},
     {"hash_keys", hash_keys, METH_VARARGS, NULL},
     {"find_rows", find_rows, METH_VARARGS, NULL},
-    {"flatten", flatten, METH_O, NULL},
+    {"pieces", pieces, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

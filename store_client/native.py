@@ -1,4 +1,4 @@
-"""The few loops that hold back everything else: in C where the build had a compiler (hot.c), else here in Python.
+"""The few loops that hold back everything else: in C where the build had a compiler (hot*.c), else here in Python.
 
 Both do the same, and the same tests ask both. `HOT` says which one runs.
 """
@@ -12,8 +12,10 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from moonpool.schemas.packed import I64, U64
+from moonpool.schemas.packed import I64, U32, U64
+from moonpool.store_client.fragments import Fragments
 
 try:
     from moonpool.store_client import _hot
@@ -45,12 +47,21 @@ def find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> 
     return python_find_rows(parts, packed, hash_bytes)
 
 
-def flatten(lists: Sequence[Sequence[Any]]) -> U64 | None:
-    """All values of lists of integers as one column; None where some are something else, or no u64."""
-    if HOT:
-        packed = _hot.flatten(lists)
-        return None if packed is None else np.frombuffer(packed, dtype=np.uint64)
-    return python_flatten(lists)
+def pieces(addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[Any]]) -> Fragments | None:
+    """Lists of addresses and sizes, one of each an object, as columns; None where the lists differ in length, some are
+    no lists, some values are no plain u64, or a piece lies at 0 or beyond the end of memory."""
+    if not HOT:
+        return python_pieces(addresses, sizes)
+    packed = _hot.pieces(addresses, sizes)
+    if packed is None:
+        return None
+    starts, lengths, offsets, totals = packed
+    return Fragments(
+        np.frombuffer(starts, np.uint64),
+        np.frombuffer(lengths, np.uint64),
+        np.frombuffer(offsets, np.int64),
+        np.frombuffer(totals, np.uint64),
+    )
 
 
 def copy_pieces(to: U64, source: U64, sizes: U64) -> None:
@@ -58,6 +69,33 @@ def copy_pieces(to: U64, source: U64, sizes: U64) -> None:
     where HOT."""
     columns = (np.ascontiguousarray(to), np.ascontiguousarray(source), np.ascontiguousarray(sizes))
     _hot.copy_pieces(*columns, COPY_THREADS)
+
+
+def read_slots(
+    layout: U64,
+    slots: U32,
+    generations: U64,
+    lengths: U64,
+    hashes: NDArray[np.bytes_],
+    keyspace: int,
+    rank: int,
+    into: Fragments,
+) -> tuple[bytes, U64, U64]:
+    """Copies objects from their slots, then reads the headers (I3). One entry an object: whether its header holds what
+    was asked for, the address of its slot (0: no such place, and nothing was copied), and its checksum. `layout`: see
+    MappedSegment; `hashes` are S32. Only where HOT: ShmTransport has the same in Python. Raises ValueError."""
+    starts: U64 = np.empty(len(slots), dtype=np.uint64)
+    checksums: U64 = np.empty(len(slots), dtype=np.uint64)
+    pieces = (into.addresses, into.sizes, into.offsets)
+    columns = (layout, slots, lengths, *pieces, generations, hashes, starts, checksums)
+    return _hot.read_slots(columns, keyspace, rank, COPY_THREADS), starts, checksums
+
+
+def fill_slots(layout: U64, slots: U32, lengths: U64, source: Fragments) -> bool:
+    """Copies objects into their slots; False, and nothing is copied, where one doesn't lie inside its page. Only where
+    HOT."""
+    pieces = (source.addresses, source.sizes, source.offsets)
+    return _hot.fill_slots((layout, slots, lengths, *pieces), COPY_THREADS)
 
 
 def python_hash_keys(keys: Sequence[str], bytes_max: int) -> bytes | int:
@@ -75,15 +113,27 @@ def python_hash_keys(keys: Sequence[str], bytes_max: int) -> bytes | int:
     return b"".join(digests)
 
 
-def python_flatten(lists: Sequence[Sequence[Any]]) -> U64 | None:
-    """flatten without C."""
-    values = list(chain.from_iterable(lists))
-    if not set(map(type, values)) <= {int}:
+def python_pieces(addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[Any]]) -> Fragments | None:
+    """pieces without C."""
+    if not set(map(type, (addresses, sizes, *addresses, *sizes))) <= {list}:
         return None
-    try:
-        return np.array(values, dtype=np.uint64)
-    except OverflowError:
+    if list(map(len, addresses)) != list(map(len, sizes)):
         return None
+    columns = []
+    for lists in (addresses, sizes):
+        values = list(chain.from_iterable(lists))
+        if not set(map(type, values)) <= {int}:
+            return None
+        try:
+            columns.append(np.array(values, dtype=np.uint64))
+        except OverflowError:
+            return None
+    starts, lengths = columns
+    if ((starts > ~lengths) | ((lengths > 0) & (starts == 0))).any():
+        return None
+    offsets = np.zeros(len(addresses) + 1, dtype=np.int64)
+    np.cumsum(list(map(len, addresses)), out=offsets[1:])
+    return Fragments(starts, lengths, offsets)
 
 
 def python_find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> I64:

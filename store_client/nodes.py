@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 REFRESH_PAUSE_S = 0.25
 """The cluster map is asked for no more often than this, however many segments are unknown."""
 
+_OK, _FAILED = np.uint8(Status.OK), np.uint8(Status.FAILED)
+"""Compared with arrays of statuses: a fifth of an enum's time."""
+
 _KNOWN: U8 = np.full(256, Status.FAILED, dtype=np.uint8)
 _KNOWN[list(Status)] = list(Status)
 """What statuses of a node mean: one that nobody here has heard of is a failure."""
@@ -59,13 +62,11 @@ class NodeLink:
         try:
             with self._guard.call(start_s):
                 statuses = [_KNOWN[part] for part in do()]
-                if all((part == Status.FAILED).all() for part in statuses):
+                good = [part == _OK for part in statuses]
+                if not any(map(np.any, good)) and all((part == _FAILED).all() for part in statuses):
                     raise TransferFailed(peer=self.info.node, reason="nothing went through")
                 self.failed = False
-                moved = sum(
-                    int(part[status == Status.OK].sum())
-                    for part, status in zip(lengths, statuses, strict=True)
-                )
+                moved = sum(int(part[moves].sum()) for part, moves in zip(lengths, good, strict=True))
                 self._counts.add(way, time.monotonic() - start_s, moved)
                 return statuses
         except MoonpoolError:

@@ -141,8 +141,11 @@ class RowCalls:
         places = self._locate_quietly(rows, deadline_s)
         if places is None:
             return [Got(Status.FAILED, 0)] * count
-        there = places.generations != 0
-        fits = places.lengths <= memory.lengths()
+        there, room = places.generations != 0, memory.lengths()
+        if (there & (places.lengths == room)).all():  # the usual case
+            statuses = self._read_all(rows, places, memory, deadline_s)
+            return list(map(Got, map(_STATUSES.__getitem__, statuses.tolist()), room.tolist()))
+        fits = places.lengths <= room
         statuses = np.where(there, np.uint8(Status.TOO_LARGE), np.uint8(Status.MISSING))
         index = np.flatnonzero(there & fits)
         into = memory if len(index) == count else memory.take(index)
@@ -166,6 +169,9 @@ class RowCalls:
         if len(index) < len(rows.hashes):
             rows = Rows(rows.keyspace, rows.rank, [rows.hashes[i] for i in index.tolist()])
             places = places.take(index)
+        return self._read_all(rows, places, into, deadline_s)
+
+    def _read_all(self, rows: Rows, places: Places, into: Fragments, deadline_s: float) -> U8:
         wanted = Wanted(rows.keyspace, rows.rank, rows.hashes, into, places.lengths)
         return self._getter.read(wanted, places, lambda: self.locate(rows, deadline_s), deadline_s)
 

@@ -19,6 +19,9 @@ class Workers:
         A task that has found no thread by `deadline_s` is left undone: other calls keep them all busy, perhaps with
         a peer that is frozen. Those that have begun are waited for; each minds the deadline itself.
         """
+        if len(tasks) == 1:
+            tasks[0]()
+            return
         others = [self._pool.submit(task) for task in tasks[1:]]
         try:
             for task in tasks[:1]:

@@ -32,8 +32,10 @@ from moonpool.schemas.messages import (
     Status,
     decode_from_node,
 )
-from moonpool.schemas.packed import U8, U64, u32s
+from moonpool.schemas.packed import U8, U32, U64, u32s
+from moonpool.store_client import native
 from moonpool.store_client.copiers.base import DeviceCopier
+from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gate import Gate
 from moonpool.store_client.host import host_id
@@ -63,6 +65,10 @@ go at 26 GB/s with groups of that size, at 34 with this one (one large copy: 55)
 
 GROUP_KEY_CHARS = 3 << 20
 """Key texts of one Begin, at most 4 bytes a character: a frame takes 16 MiB."""
+
+_OK = np.uint8(Status.OK)
+_READ = np.array([Status.MISSING, Status.OK], dtype=np.uint8)
+"""By whether the header holds what was asked for."""
 
 
 def same_host(info: NodeInfo) -> bool:
@@ -96,6 +102,7 @@ class ShmTransport:
         )
         self._session = Session(self._node, run_dir)
         self._gate = Gate(f"the shm transport of {info.node}")
+        self._native = native.HOT and type(copier) is HostCopier
         self._registering = threading.Lock()
         self._registered = False
 
@@ -104,15 +111,12 @@ class ShmTransport:
         statuses = np.full(len(batch.slots), Status.FAILED, dtype=np.uint8)
         with self._gate:
             self._register_mapping()
-            starts, inside = self._segment.places(batch.slots, batch.lengths)
-            statuses[~inside] = Status.MISSING
-            index = np.flatnonzero(inside)
             chunk_bytes = DEVICE_CHUNK_BYTES if self._copier.device else CHUNK_BYTES
-            for part in batches_of(batch.lengths[index], CHUNK_OBJECTS, chunk_bytes):
+            for part in batches_of(batch.lengths, CHUNK_OBJECTS, chunk_bytes):
                 if time.monotonic() > deadline_s or self._gate.closed:
                     break
                 try:
-                    statuses[index[part]] = self._read_chunk(batch, index[part], starts[index[part]])
+                    statuses[part] = self._read_chunk(_part(batch, part))
                 except MoonpoolError as error:
                     log.warning("copy out of %s failed: %s", self._segment.path, error)
         return statuses
@@ -157,6 +161,8 @@ class ShmTransport:
 
     def _register_mapping(self) -> None:
         """Once, and only when the first copy needs it: pinning memory for a device takes seconds."""
+        if self._registered:
+            return
         with self._registering:
             if not self._registered:
                 self._copier.register(self._segment.data_address, self._segment.data_bytes)
@@ -164,39 +170,50 @@ class ShmTransport:
 
     # ------------------------------------------------------------ reading
 
-    def _read_chunk(self, batch: ReadBatch, index: NDArray[np.intp], starts: U64) -> U8:
-        into = batch.into if len(index) == batch.into.count else batch.into.take(index)
-        engine, host, sizes = coalesce(into.addresses, slot_side(into, starts), into.sizes)
-        self._copier.to_engine(engine, host, sizes)
-        headers = self._segment.headers(batch.slots[index])
-        right = self._holds(batch, index, headers)
-        statuses = np.where(right, np.uint8(Status.OK), np.uint8(Status.MISSING))
+    def _read_chunk(self, batch: ReadBatch) -> U8:
+        right, starts, checksums = self._copy_out(batch)
+        statuses = _READ[right]
         if batch.verify and not self._copier.device:
-            self._verify(batch, index, starts, headers, statuses)
+            self._verify(batch, starts, checksums, statuses)
         return statuses
 
-    def _holds(self, batch: ReadBatch, index: NDArray[np.intp], headers: Headers) -> NDArray[np.bool_]:
+    def _copy_out(self, batch: ReadBatch) -> tuple[U8, U64, U64]:
+        """Copies, and only then looks at the headers (I3): whether each holds what was asked for, where, and the
+        checksum that it names."""
+        if self._native:
+            layout, keyspace = self._segment.native_layout, keyspace_word(batch.keyspace)
+            columns = (batch.slots, batch.generations, batch.lengths, batch.hashes)
+            held, starts, checksums = native.read_slots(layout, *columns, keyspace, batch.rank, batch.into)
+            return np.frombuffer(held, dtype=np.uint8), starts, checksums
+        count = len(batch.slots)
+        starts, inside = self._segment.places(batch.slots, batch.lengths)
+        right, checksums = np.zeros(count, dtype=np.uint8), np.zeros(count, dtype=np.uint64)
+        if not inside.all():
+            index = np.flatnonzero(inside)
+            part = batch.part(index)
+            right[index], starts[index], checksums[index] = self._copy_out(part) if len(index) else (0, 0, 0)
+            return right, starts, checksums
+        into = batch.into
+        engine, host, sizes = coalesce(into.addresses, slot_side(into, starts), into.sizes)
+        self._copier.to_engine(engine, host, sizes)
+        headers = self._segment.headers(batch.slots)
+        return self._holds(batch, headers).astype(np.uint8), starts, headers["checksum"]
+
+    def _holds(self, batch: ReadBatch, headers: Headers) -> NDArray[np.bool_]:
         return holds(
-            headers,
-            batch.generations[index],
-            keyspace_word(batch.keyspace),
-            batch.rank,
-            batch.hashes[index],
-            batch.lengths[index],
+            headers, batch.generations, keyspace_word(batch.keyspace), batch.rank, batch.hashes, batch.lengths
         )
 
-    def _verify(
-        self, batch: ReadBatch, index: NDArray[np.intp], starts: U64, headers: Headers, statuses: U8
-    ) -> None:
+    def _verify(self, batch: ReadBatch, starts: U64, checksums: U64, statuses: U8) -> None:
         """Hashes slots rather than copies: one call an object, and a slot that still holds its generation
         afterwards held the same bytes when they were copied."""
-        known = np.flatnonzero((statuses == Status.OK) & (headers["checksum"] != 0))
-        columns = (known, starts[known], batch.lengths[index[known]], headers["checksum"][known])
+        known = np.flatnonzero((statuses == _OK) & (checksums != 0))
+        columns = (known, starts[known], batch.lengths[known], checksums[known])
         rows = zip(*(column.tolist() for column in columns), strict=True)
         wrong = [i for i, start, length, told in rows if self._segment.checksum(start, length) != told]
         if wrong:
-            objects = index[wrong]
-            still = self._holds(batch, objects, self._segment.headers(batch.slots[objects]))
+            part = batch.part(np.array(wrong))
+            still = self._holds(part, self._segment.headers(part.slots))
             statuses[wrong] = np.where(still, np.uint8(Status.CORRUPT), np.uint8(Status.MISSING))
 
     # ------------------------------------------------------------ writing
@@ -234,14 +251,22 @@ class ShmTransport:
 
     def _fill(self, group: Sequence[WriteBatch], granted: Granted, go: NDArray[np.intp]) -> None:
         """Copies every granted object into its slot."""
-        lengths = np.concatenate([batch.lengths for batch in group])[go]
-        source = concatenate([batch.source for batch in group])
-        source = source if len(go) == source.count else source.take(go)
-        starts, inside = self._segment.places(u32s(granted.slots)[go], lengths)
-        if not inside.all():  # never write where the node can't have meant it
+        slots, source = u32s(granted.slots), concatenate([batch.source for batch in group])
+        lengths = group[0].lengths if len(group) == 1 else np.concatenate([batch.lengths for batch in group])
+        if len(go) < source.count:
+            slots, lengths, source = slots[go], lengths[go], source.take(go)
+        if not self._copy_in(slots, lengths, source):  # never write where the node can't have meant it
             raise TransferFailed(peer=self._node.address, reason="a granted slot lies outside its page")
+
+    def _copy_in(self, slots: U32, lengths: U64, source: Fragments) -> bool:
+        if self._native:
+            return native.fill_slots(self._segment.native_layout, slots, lengths, source)
+        starts, inside = self._segment.places(slots, lengths)
+        if not inside.all():
+            return False
         host, engine, sizes = coalesce(slot_side(source, starts), source.addresses, source.sizes)
         self._copier.from_engine(host, engine, sizes)
+        return True
 
     def _call(self, message: Message, deadline_s: float) -> Message:
         """A call to the node; what a restarted node has forgotten is told it again, once."""
@@ -259,6 +284,13 @@ class ShmTransport:
         if spec is None:
             raise KeyspaceUnknown(keyspace=keyspace.hex())
         self._node.call(RegisterKeyspace(spec), deadline_s)
+
+
+def _part(batch: ReadBatch, part: slice) -> ReadBatch:
+    """Some consecutive objects."""
+    count = len(batch.slots)
+    whole = part.start == 0 and part.stop == count
+    return batch if whole else batch.part(np.arange(part.start, part.stop))
 
 
 def concatenate(parts: Sequence[Fragments]) -> Fragments:

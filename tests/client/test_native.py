@@ -14,7 +14,7 @@ from moonpool.store_client.copiers.host import HostCopier
 needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
 HASHERS = [pytest.param(native.hash_keys, marks=needs_c), native.python_hash_keys]
 FINDERS = [pytest.param(native.find_rows, marks=needs_c), native.python_find_rows]
-FLATTENERS = [pytest.param(native.flatten, marks=needs_c), native.python_flatten]
+PIECERS = [pytest.param(native.pieces, marks=needs_c), native.python_pieces]
 LONGEST = 300
 
 
@@ -76,17 +76,40 @@ def test_pieces_are_copied(monkeypatch: pytest.MonkeyPatch, hot: bool, size: int
     assert np.array_equal(target.reshape(8, size), source.reshape(8, size)[order.astype(int)])
 
 
-@pytest.mark.parametrize("flatten", FLATTENERS)
-def test_integers_are_flattened(flatten) -> None:  # type: ignore[no-untyped-def]
-    lists = [[1, 2], [], [(1 << 64) - 1, 0]]
-    assert flatten(lists).tolist() == [1, 2, (1 << 64) - 1, 0]
-    assert flatten([]).tolist() == []
+@pytest.mark.parametrize("pieces", PIECERS)
+def test_lists_become_columns(pieces) -> None:  # type: ignore[no-untyped-def]
+    top = (1 << 64) - 1
+    found = pieces([[1, 2], [], [top, 0]], [[5, 0], [], [0, 0]])
+    assert found.addresses.tolist() == [1, 2, top, 0]
+    assert found.sizes.tolist() == [5, 0, 0, 0]
+    assert found.offsets.tolist() == [0, 2, 2, 4]
+    assert found.lengths().tolist() == [5, 0, 0]
+    empty = pieces([], [])
+    assert (empty.count, empty.lengths().tolist(), empty.offsets.tolist()) == (0, [], [0])
 
 
-@pytest.mark.parametrize("flatten", FLATTENERS)
+@pytest.mark.parametrize("pieces", PIECERS)
 @pytest.mark.parametrize("bad", [-1, 1 << 64, 1.5, True, None, "1"])
-def test_what_is_no_u64_is_left_to_others(flatten, bad) -> None:  # type: ignore[no-untyped-def]
-    assert flatten([[1, 2], [bad]]) is None
+def test_what_is_no_u64_is_left_to_others(pieces, bad) -> None:  # type: ignore[no-untyped-def]
+    assert pieces([[1, 2], [bad]], [[1, 2], [3]]) is None
+    assert pieces([[1, 2], [3]], [[1, 2], [bad]]) is None
+
+
+@pytest.mark.parametrize("pieces", PIECERS)
+@pytest.mark.parametrize(
+    ("addresses", "sizes"),
+    [
+        ([[1]], [[1], [1]]),
+        ([[1, 2]], [[1]]),
+        ([[1]], [(1,)]),
+        ([(1,)], [[1]]),
+        (([1],), [[1]]),
+        ([[0]], [[1]]),
+        ([[2]], [[(1 << 64) - 1]]),
+    ],
+)
+def test_pieces_that_can_not_be_are_left_to_others(pieces, addresses, sizes) -> None:  # type: ignore[no-untyped-def]
+    assert pieces(addresses, sizes) is None
 
 
 @needs_c

@@ -1,0 +1,17 @@
+/* What the files of the module _hot share. */
+#ifndef MOONPOOL_HOT_H
+#define MOONPOOL_HOT_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <stdint.h>
+
+/* A column of u64, to be released; -1 and an exception where it is none. */
+int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count);
+
+PyObject *hot_copy_pieces(PyObject *self, PyObject *arguments);
+PyObject *hot_read_slots(PyObject *self, PyObject *arguments);
+PyObject *hot_fill_slots(PyObject *self, PyObject *arguments);
+
+#endif
