@@ -14,6 +14,7 @@ import uvloop
 from moonpool.master.membership.seat import take_seat
 from moonpool.master.server import MasterServer
 from moonpool.schemas.config import MasterSettings
+from moonpool.store_client.rpc.quiet_memory import settle_memory
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ async def _serve(
     except BaseException:
         await master.close()
         raise
+    settle_memory()
     log.info("master listening on %s", address)
     if on_ready is not None:
         on_ready(address)

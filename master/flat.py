@@ -15,7 +15,7 @@ from moonpool.schemas.packed import I64
 
 F64 = NDArray[np.float64]
 
-ADOPTED_MIN = 4
+ADOPTED_MIN = 1
 """Fewer rows are made one by one: arrays cost more to set up."""
 
 

@@ -16,6 +16,8 @@ from moonpool.schemas.messages import (
     Removed,
 )
 
+_PUT_ANSWERS = [(int(answer), f"put_{answer.name.lower()}") for answer in PutAnswer]
+
 
 def count(counts: Counter[str], message: Message, reply: Message) -> None:
     """Takes one answered request in."""
@@ -26,8 +28,8 @@ def count(counts: Counter[str], message: Message, reply: Message) -> None:
         counts["matched_blocks"] += sum(reply.ready)
     elif isinstance(message, PutStart) and isinstance(reply, PutStarted):
         for answers in reply.answers:
-            for answer in PutAnswer:
-                counts[f"put_{answer.name.lower()}"] += answers.count(answer)
+            for answer, name in _PUT_ANSWERS:
+                counts[name] += answers.count(answer)
     elif isinstance(message, (Remove, Clear)) and not message.dry_run:
         counts["removals"] += 1
         if isinstance(reply, Removed):

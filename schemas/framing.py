@@ -62,6 +62,17 @@ class FrameReader:
         finally:
             del buffer[:start]
 
+    def whole(self, data: bytes) -> tuple[int, bytes] | None:
+        """(request id, body) where nothing is pending and `data` is one frame, the usual case; else None, and `feed`
+        takes it. Raises ProtocolError."""
+        if self._buffer or len(data) <= PREFIX.size:
+            return None
+        length, request_id = PREFIX.unpack_from(data)
+        if length + 4 != len(data):
+            return None
+        check_length(length, self.limit_bytes, self._peer)
+        return request_id, data[PREFIX.size :]
+
     @property
     def pending_bytes(self) -> int:
         """Bytes held of a frame that isn't complete."""

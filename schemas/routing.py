@@ -97,7 +97,9 @@ def slices_of(message: Message, blocks: int, hash_bytes: Callable[[bytes], int])
     never cut. [] where there is nothing to cut. Raises what `hash_bytes` raises, and InvalidParams."""
     if isinstance(message, PutStart):
         counts = [len(item.hashes) // hash_bytes(item.keyspace) for item in message.items]
-        ends = np.cumsum(counts, dtype=np.int64) if counts else np.zeros(0, dtype=np.int64)
+        if sum(counts) <= blocks:  # the usual case
+            return []
+        ends = np.cumsum(counts, dtype=np.int64)
         numbers = np.maximum(ends - 1, 0) // blocks
         return [
             Part(0, msgspec.structs.replace(message, items=[message.items[i] for i in index]), index)
@@ -105,10 +107,14 @@ def slices_of(message: Message, blocks: int, hash_bytes: Callable[[bytes], int])
         ]
     if not isinstance(message, (Presence, Renew, Locate)) or not message.hashes:
         return []
-    items = _items_of(message, hash_bytes(message.keyspace))
-    shards = u16s(message.shards) if message.shards else np.zeros(0, dtype="<u2")
-    if len(shards) not in (0, len(items)):
-        raise InvalidParams(field="shards", value=len(shards), allowed=f"{len(items)}, one an item")
+    size = hash_bytes(message.keyspace)
+    count = len(message.runs) if isinstance(message, Locate) and message.runs else 0
+    count = count or count_of(message.hashes, size, "hashes")
+    if len(message.shards) not in (0, 2 * count):
+        raise InvalidParams(field="shards", value=len(message.shards) // 2, allowed=f"{count}, one an item")
+    if count <= blocks:  # the usual case
+        return []
+    items, shards = _items_of(message, size), u16s(message.shards)
     cuts = [np.arange(at, min(at + blocks, len(items))) for at in range(0, len(items), blocks)]
     return [
         Part(0, _take(message, items, index, shards[index[0] : index[-1] + 1].tobytes()), index)

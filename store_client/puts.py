@@ -23,7 +23,7 @@ from moonpool.schemas.messages import (
     PutStarted,
     Status,
 )
-from moonpool.schemas.packed import U8, U64, join_hashes, pack_u64
+from moonpool.schemas.packed import U8, U64, join_hashes
 from moonpool.schemas.runs import STRIDE, shard_of, shards_of
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
@@ -44,6 +44,9 @@ BLOCKS_PER_CALL = 65536
 
 ABANDON_TIMEOUT_S = 0.25
 """Promises expire by themselves; giving them back early is a courtesy that must not cost much."""
+
+_OK, _EXISTS = np.uint8(Status.OK), np.uint8(Status.EXISTS)
+"""Compared with arrays of statuses: a fifth of an enum's time."""
 
 _STATUS_OF = np.full(256, Status.FAILED, dtype=np.uint8)
 _STATUS_OF[PutAnswer.EXISTS] = Status.EXISTS
@@ -74,8 +77,8 @@ class PutPart:
 
     def item(self) -> PutItem:
         """What the master is asked."""
-        key_bytes = _key_bytes(self.keys) or [0]
-        largest = int((self.lengths + np.array(key_bytes, dtype=np.uint64)).max())
+        lengths = self.lengths.tolist()
+        largest = max(map(int.__add__, lengths, _key_bytes(self.keys)) if self.keys else lengths)
         hashes = join_hashes(self.hashes)
         return PutItem(
             self.keyspace,
@@ -129,7 +132,7 @@ class PutPart:
             position=self.position + first if chained else 0,
             parent=self.hashes[first - 1] if chained and first else self.parent,
             hashes=join_hashes(self.hashes[first:end]),
-            lengths=b"" if chained else pack_u64(self.lengths[first:end]),
+            lengths=b"" if chained else self.lengths[first:end].astype("<u8").tobytes(),
             keys=list(self.keys[first:end]),
             shard=self.shard,
         )
@@ -199,22 +202,33 @@ class Putter:
         for i, (part, packed, segment) in enumerate(
             zip(parts, started.answers, started.segments, strict=True)
         ):
+            if not any(packed):  # the usual case: GO for all of them
+                self._plan(writes.setdefault(segment, []), part, i, [(0, len(packed))])
+                goes.append(np.ones(len(packed), dtype=np.bool_))
+                continue
             answers = np.frombuffer(packed, dtype=np.uint8)
             statuses[i] = _STATUS_OF[answers]
             if (answers == PutAnswer.NO_NODE).any():
                 page_bytes = np.uint64(self._nodes.page_bytes(deadline_s) or 1 << 63)
                 statuses[i][(answers == PutAnswer.NO_NODE) & (part.lengths > page_bytes)] = Status.TOO_LARGE
             goes.append(answers == PutAnswer.GO)
-            for first, end in runs_of_true(goes[-1]):
-                for cut in batches_of(part.lengths[first:end], BATCH_BLOCKS, BATCH_BYTES):
-                    batch = part.batch(first + cut.start, first + cut.stop)
-                    writes.setdefault(segment, []).append(_Write(i, first + cut.start, batch))
+            if goes[-1].any():
+                self._plan(writes.setdefault(segment, []), part, i, runs_of_true(goes[-1]))
         self._workers.run(
             [partial(self._write, segment, mine, statuses, deadline_s) for segment, mine in writes.items()],
             deadline_s,
         )
         self._abandon(parts, goes, statuses, deadline_s)
         return statuses
+
+    @staticmethod
+    def _plan(writes: list[_Write], part: PutPart, number: int, runs: Sequence[tuple[int, int]]) -> None:
+        """Adds the batches of these stretches of a part."""
+        for first, end in runs:
+            for cut in batches_of(part.lengths[first:end], BATCH_BLOCKS, BATCH_BYTES):
+                writes.append(
+                    _Write(number, first + cut.start, part.batch(first + cut.start, first + cut.stop))
+                )
 
     def _write(self, segment: bytes, writes: Sequence[_Write], statuses: list[U8], deadline_s: float) -> None:
         link = self._nodes.find(segment, deadline_s)
@@ -234,9 +248,13 @@ class Putter:
         """Gives back the promises of blocks that were to be written and weren't."""
         lost: dict[tuple[bytes, int, int], list[bytes]] = {}
         for part, go, status in zip(parts, goes, statuses, strict=True):
-            for i in np.flatnonzero(go & (status != Status.OK) & (status != Status.EXISTS)).tolist():
+            done = (status == _OK) | (status == _EXISTS)
+            if done.all():
+                continue
+            for i in np.flatnonzero(go & ~done).tolist():
                 lost.setdefault((part.keyspace, part.rank, part.shard), []).append(part.hashes[i])
-        deadline_s = max(deadline_s, time.monotonic() + ABANDON_TIMEOUT_S)
+        if lost:
+            deadline_s = max(deadline_s, time.monotonic() + ABANDON_TIMEOUT_S)
         for (keyspace, rank, shard), hashes in lost.items():
             try:
                 self._cluster.ask(PutAbandon(keyspace, rank, join_hashes(hashes), shard), Done, deadline_s)

@@ -19,6 +19,7 @@ from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.name_lock import name_lock
 from moonpool.store_client.node.runtime import Node
 from moonpool.store_client.node.segment import Segment, open_segment
+from moonpool.store_client.rpc.quiet_memory import settle_memory
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ async def _serve(settings: NodeSettings, segment: Segment, ready_file: str) -> N
         loop.add_signal_handler(number, stopped.set)
 
     def ready(info: NodeInfo) -> None:
+        settle_memory()
         if ready_file:
             partial = Path(f"{ready_file}.partial")
             partial.write_bytes(

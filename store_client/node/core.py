@@ -25,7 +25,7 @@ from moonpool.store_client.node.items import BLOCKS_MAX, Prepared, prepare
 from moonpool.store_client.node.keyspaces import Keyspaces
 from moonpool.store_client.node.memory import Memory
 from moonpool.store_client.node.moves import Moves
-from moonpool.store_client.node.puts import LANES, Put, Writers
+from moonpool.store_client.node.puts import LANES, OK, Put, Writers
 from moonpool.store_client.node.slots import Sink, Slots, entries
 
 ITEMS_MAX = 1024
@@ -161,7 +161,10 @@ class NodeCore:
                 field="begin.items", value=f"{blocks} blocks", allowed=f"{BLOCKS_MAX} blocks at most"
             )
         headers = parts[0].headers if len(parts) == 1 else np.concatenate([part.headers for part in parts])
-        slots, statuses, shortage = self._allocate(np.concatenate([part.slot_bytes for part in parts]))
+        sizes = (
+            parts[0].slot_bytes if len(parts) == 1 else np.concatenate([part.slot_bytes for part in parts])
+        )
+        slots, statuses, shortage = self._allocate(sizes)
         if shortage and not partial:
             self.slots.allocator.give(slots[statuses == Status.OK])
             return Shortage(shortage)
@@ -177,6 +180,12 @@ class NodeCore:
         slots = np.zeros(len(slot_bytes), dtype=np.uint32)
         statuses = np.zeros(len(slot_bytes), dtype=np.uint8)
         shortage: dict[int, int] = {}
+        size = int(slot_bytes[0])
+        if size <= page_bytes and (slot_bytes == size).all():  # the usual case
+            taken = allocator.take(size, len(slot_bytes))
+            if len(taken) == len(slot_bytes):
+                return taken, statuses, shortage
+            allocator.give(taken)
         for size in np.unique(slot_bytes).tolist():
             blocks = np.flatnonzero(slot_bytes == size)
             if size > page_bytes:
@@ -192,13 +201,15 @@ class NodeCore:
     def _place(self, session: int, put_id: int, headers: Headers, slots: U32, statuses: U8) -> Put:
         """Puts WRITING headers in place and makes the put."""
         count = len(slots)
-        blocks = np.flatnonzero(statuses == Status.OK)
-        generations = np.zeros(count, dtype=np.uint64)
-        generations[blocks] = self.slots.new_generations(len(blocks))
+        blocks = np.flatnonzero(statuses == OK)
+        whole = len(blocks) == count
+        generations = self.slots.new_generations(len(blocks))
+        if not whole:
+            granted_generations, generations = generations, np.zeros(count, dtype=np.uint64)
+            generations[blocks] = granted_generations
         headers["word"] = words_of(SlotState.WRITING, generations)
         headers["session"] = session
         headers["put_id"] = put_id
-        whole = len(blocks) == count
         granted = slots if whole else slots[blocks]
         self.slots.headers.place(self.slots.rows(granted), headers if whole else headers[blocks])
         self.slots.count_writing(granted, 1)
@@ -211,7 +222,7 @@ class NodeCore:
         for part in parts:
             if part.keys:
                 here = slice(first, first + len(part.headers))
-                granted = np.flatnonzero(put.statuses[here] == Status.OK)
+                granted = np.flatnonzero(put.statuses[here] == OK)
                 slots = put.slots[here][granted]
                 sizes = self.slots.allocator.slot_bytes[slots >> 16]
                 starts = self.slots.layout.data_offsets(slots, sizes) + part.headers["length"][

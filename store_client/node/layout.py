@@ -43,6 +43,9 @@ CLASS_BYTES_MIN = 1024
 CLASS_STEPS = 8
 """Size classes a doubling: the step above a class is at most 1/8 of it, so under 1/9 of a slot is waste."""
 
+FEW = 8
+"""So many are computed one by one: arrays cost more to set up."""
+
 _DATA_ALIGN = 2 << 20  # huge pages
 _INDEX_MASK = (1 << SLOT_INDEX_BITS) - 1
 _HEAD = struct.Struct("<8sII16s36s4xQQIIQQ")
@@ -56,12 +59,21 @@ def fixed_slot_bytes(payload_bytes: int) -> int:
 
 def class_slot_bytes(object_bytes: U64) -> U64:
     """Slot size for each object of its own size (payload and key text): the class at or above it, from 1 KiB up."""
+    if len(object_bytes) <= FEW:
+        return np.array(list(map(_class_slot_bytes, object_bytes.tolist())), dtype=np.uint64)
     sizes = np.maximum(object_bytes, CLASS_BYTES_MIN).astype(np.uint64)
     # float64 is exact here: sizes stay far below 2**53, and frexp of size - 1 keeps powers of two in their class.
     exponents = np.frexp((sizes - np.uint64(1)).astype(np.float64))[1].astype(np.uint64)
     step = np.uint64(1) << (exponents - np.uint64(CLASS_STEPS.bit_length()))
     result: U64 = (sizes + step - np.uint64(1)) // step * step
     return result
+
+
+def _class_slot_bytes(object_bytes: int) -> int:
+    """The same of one object."""
+    size = max(object_bytes, CLASS_BYTES_MIN)
+    step = 1 << ((size - 1).bit_length() - CLASS_STEPS.bit_length())
+    return -(-size // step) * step
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from moonpool.schemas.errors import NotFound, Overloaded
 from moonpool.schemas.messages import Granted, Status
-from moonpool.schemas.packed import U8, U32, U64, pack_u32, pack_u64
+from moonpool.schemas.packed import U8, U32, U64
 
 PUTS_MAX = 4096
 FINISHED_KEPT = 1024
+OK = np.uint8(Status.OK)
+"""Compared with arrays of statuses: a fifth of an enum's time."""
+
 LANES = 0
 """The session of the node's own threads, which write what arrives over tcp."""
 
@@ -31,11 +34,11 @@ class Put:
 
     def granted(self) -> Granted:
         """The answer to its Begin."""
-        return Granted(self.put_id, self.statuses.tobytes(), pack_u32(self.slots), pack_u64(self.generations))
+        return Granted(self.put_id, self.statuses.tobytes(), self.slots.tobytes(), self.generations.tobytes())
 
     def open_blocks(self) -> NDArray[np.intp]:
         """Indices of the blocks that got a slot."""
-        return np.flatnonzero(self.statuses == Status.OK)
+        return np.flatnonzero(self.statuses == OK)
 
 
 @dataclass(slots=True, eq=False)

@@ -161,13 +161,30 @@ class LocalHandler(RemoteHandler):
             seen = self._parts.visible(core.reported) if message.visible else None
         return Committed(statuses) if seen is None else self._when_visible(statuses, seen)
 
-    async def _when_visible(self, statuses: list[bytes], seen: Future[None]) -> Message:
+    def _when_visible(self, statuses: list[bytes], seen: Future[None]) -> Awaitable[Message]:
+        """The acknowledgement that `seen` waits for comes in this very loop: no task or thread needs to be woken."""
+        loop = asyncio.get_running_loop()
         wait_s = self._parts.visible_wait_s
-        try:
-            await asyncio.wait_for(asyncio.wrap_future(seen), wait_s)
-        except TimeoutError:
-            raise DeadlineExceeded(peer="the master", what="a report", timeout_s=wait_s) from None
-        return Committed(statuses)
+        answer: asyncio.Future[Message] = loop.create_future()
+
+        def tell(_: Future[None]) -> None:
+            if not answer.done():
+                answer.set_result(Committed(statuses))
+
+        def give_up() -> None:
+            if not answer.done():
+                error = DeadlineExceeded(peer="the master", what="a report", timeout_s=wait_s)
+                answer.set_exception(error)
+
+        timer = loop.call_later(wait_s, give_up)
+
+        def end(_: asyncio.Future[Message]) -> None:
+            timer.cancel()
+            seen.cancel()
+
+        answer.add_done_callback(end)
+        seen.add_done_callback(tell)
+        return answer
 
 
 def _check_session(session: int) -> None:

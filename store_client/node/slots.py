@@ -81,6 +81,9 @@ class Slots:
 
     def count_writing(self, slots: U32, step: int) -> None:
         """Keeps how many WRITING slots each page has: those can't move."""
+        if len(slots) == 1:
+            self.writing[int(slots[0]) >> SLOT_INDEX_BITS] += step
+            return
         np.add.at(self.writing, slots >> SLOT_INDEX_BITS, step)
 
     def free(self, slots: U32, generations: U64) -> None:
@@ -138,12 +141,13 @@ def by_keyspace(headers: Headers, keyspaces: Keyspaces) -> Iterator[Group]:
     """Each keyspace and shard among `headers`. Left out are unknown keyspaces, and what doesn't fit its own: the
     master would refuse the whole report."""
     words = headers["keyspace"]
-    for word in np.unique(words).tolist():
+    alike = len(words) > 0 and bool((words == words[0]).all())  # the usual case, without sorting
+    for word in words[:1].tolist() if alike else np.unique(words).tolist():
         digest = keyspaces.digest_of(word)
         if digest is not None:
             spec = keyspaces.spec(digest)
-            index = np.flatnonzero(words == word)
-            index = index[fits(headers[index], spec)]
+            index = np.arange(len(words)) if alike else np.flatnonzero(words == word)
+            index = index[fits(headers if alike else headers[index], spec)]
             for shard, part in _by_shard(headers["shard"][index]):
                 yield Group(shard, digest, spec.hash_bytes, index[part])
 

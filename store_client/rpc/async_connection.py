@@ -148,7 +148,8 @@ class AsyncRpcConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for request_id, body in self._reader.feed(data):
+            frame = self._reader.whole(data)
+            for request_id, body in self._reader.feed(data) if frame is None else (frame,):
                 self._take(request_id, body)
         except ProtocolError as error:
             self._reason = error

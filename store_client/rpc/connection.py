@@ -30,6 +30,8 @@ from moonpool.store_client.rpc.tls import cut, explain_end
 RECEIVE_BYTES = 64 << 10
 """Under malloc's threshold for mappings, so that a receive doesn't map and unmap memory."""
 ID_MASK = (1 << 32) - 1
+LIMIT_SLACK_S = 0.001
+"""By so much a wait may end too late."""
 
 
 class RpcConnection:
@@ -58,6 +60,7 @@ class RpcConnection:
         self._frames: deque[tuple[int, bytes]] = deque()
         self._last_id = 0
         self._began_s = 0.0
+        self._limited_s = 0.0
         self._pid = os.getpid()
 
     @property
@@ -154,8 +157,18 @@ class RpcConnection:
 
     def _send(self, sock: socket.socket, body: bytes, deadline_s: float) -> None:
         self._last_id = (self._last_id & (ID_MASK >> 1)) + 1
-        sock.settimeout(_left_s(deadline_s))
+        self._limited_s = 0.0
+        self._limit(sock, deadline_s)
         sock.sendall(encode_frame(self._last_id, body))
+
+    def _limit(self, sock: socket.socket, deadline_s: float) -> None:
+        """Has the next step on the socket end by then. Raises TimeoutError."""
+        now_s = time.monotonic()
+        if deadline_s <= now_s:
+            raise TimeoutError
+        if now_s - self._limited_s > LIMIT_SLACK_S:  # a system call
+            sock.settimeout(deadline_s - now_s)
+            self._limited_s = now_s
 
     def _await_reply(self, sock: socket.socket, deadline_s: float) -> Message:
         request_id = self._last_id
@@ -169,12 +182,13 @@ class RpcConnection:
 
     def _receive(self, sock: socket.socket, deadline_s: float) -> tuple[int, Message]:
         while not self._frames:
-            sock.settimeout(_left_s(deadline_s))
+            self._limit(sock, deadline_s)
             data = sock.recv(RECEIVE_BYTES)
             if not data:
                 raise ConnectionResetError("the server closed the connection")
             self.unanswered = False
-            self._frames.extend(self._reader.feed(data))
+            frame = self._reader.whole(data)
+            self._frames.extend(self._reader.feed(data) if frame is None else (frame,))
         reply_id, body = self._frames.popleft()
         try:
             return reply_id, self._decode(body)
@@ -332,10 +346,3 @@ class PendingReply:
         self._was_open = False
         self._pool._close_free()
         return True
-
-
-def _left_s(deadline_s: float) -> float:
-    left_s = deadline_s - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError
-    return left_s

@@ -7,8 +7,9 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -40,6 +41,9 @@ REFUSALS_MAX = 64
 
 FLUSH_BYTES = 64 << 10
 
+Pending = asyncio.Future[Message]
+"""A reply that isn't there yet."""
+
 _NOBODY = Hello(protocol=0, role="", client="")
 
 
@@ -54,7 +58,7 @@ class Service:
     access: Access = field(default_factory=Access)
     tls: ServerTls | None = None
     connections: set[ServerConnection] = field(default_factory=set)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    tasks: set[Pending] = field(default_factory=set)
     buffered_bytes: int = 0
     timings: CallTimings = field(default_factory=CallTimings)
 
@@ -70,7 +74,7 @@ class ServerConnection(asyncio.Protocol):
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(self.name)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[Pending] = set()
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._greeted = False
@@ -205,6 +209,11 @@ class ServerConnection(asyncio.Protocol):
 
     def _serve(self, data: bytes) -> bool:
         """Answers frames until the turn is over. Returns whether there may be more of them."""
+        frame = self._reader.whole(data)
+        if frame is not None:
+            self._partial_since_s = None
+            self._take(*frame)
+            return False
         limits = self._service.limits
         end_s = time.monotonic() + limits.turn_s
         count = 0
@@ -242,8 +251,10 @@ class ServerConnection(asyncio.Protocol):
 
     def _count_buffered(self) -> None:
         """Where partial frames take too much memory, whoever holds most of it goes: not who came last."""
-        service = self._service
-        self._count(self._reader.pending_bytes)
+        service, pending_bytes = self._service, self._reader.pending_bytes
+        if not pending_bytes and not self._counted_bytes:
+            return
+        self._count(pending_bytes)
         while service.buffered_bytes > service.limits.buffered_bytes_max:
             greediest = max(service.connections, key=lambda connection: connection._counted_bytes)
             greediest.abort("all connections together have too many bytes of partial frames")
@@ -321,26 +332,27 @@ class ServerConnection(asyncio.Protocol):
             self._send(request_id, self._failed(message, error))
             self._took(message, start_s, failed=True)
             return
-        task = self._loop.create_task(self._finish(request_id, message, reply, start_s))
+        # A future needs no task, which costs as much as a small request.
+        task = asyncio.ensure_future(reply)
         self._tasks.add(task)
         self._service.tasks.add(task)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(partial(self._finish, request_id, message, start_s))
 
-    async def _finish(
-        self, request_id: int, message: Message, awaitable: Awaitable[Message], start_s: float
-    ) -> None:
-        try:
-            self._send(request_id, await awaitable)
-            self._took(message, start_s)
-        except Exception as error:  # noqa: BLE001 - _failed logs it
-            self._send(request_id, self._failed(message, error))
-            self._took(message, start_s, failed=True)
+    def _finish(self, request_id: int, message: Message, start_s: float, task: Pending) -> None:
+        if not task.cancelled():
+            error = task.exception()
+            failed = isinstance(error, Exception)
+            self._send(
+                request_id, self._failed(message, error) if isinstance(error, Exception) else task.result()
+            )
+            self._took(message, start_s, failed=failed)
+        self._finished(task)
 
     def _took(self, message: Message, start_s: float, *, failed: bool = False) -> None:
         elapsed_s = time.perf_counter() - start_s
         self._service.timings.took(type(message).__name__, self.name, elapsed_s, failed=failed)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _finished(self, task: Pending) -> None:
         self._tasks.discard(task)
         self._service.tasks.discard(task)
         if not self._reading:

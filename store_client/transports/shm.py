@@ -135,6 +135,9 @@ class ShmTransport:
                 except MoonpoolError as error:
                     log.warning("put into %s failed: %s", self._segment.path, error)
                     break
+                if len(group) == 1:
+                    statuses[group[0]] = outcome
+                    continue
                 ends = np.cumsum([batches[i].source.count for i in group])
                 for i, part in zip(group, np.split(outcome, ends[:-1]), strict=True):
                     statuses[i] = part
@@ -230,7 +233,7 @@ class ShmTransport:
             if len(statuses) != sum(batch.source.count for batch in group):
                 # A node that adopted this very put knows its granted blocks only: they would get each other's bytes.
                 raise TransferFailed(peer=self._node.address, reason="Granted of another size")
-            go = np.flatnonzero(statuses == Status.OK)
+            go = np.flatnonzero(statuses == _OK)
             if not len(go):
                 return statuses
             try:
@@ -309,6 +312,9 @@ def concatenate(parts: Sequence[Fragments]) -> Fragments:
 
 def _groups(batches: Sequence[WriteBatch], group_bytes: int) -> Iterator[list[int]]:
     """Consecutive batches that are begun and committed together."""
+    if len(batches) == 1:  # the usual case
+        yield [0]
+        return
     group: list[int] = []
     blocks = size_bytes = key_chars = 0
     for i, batch in enumerate(batches):

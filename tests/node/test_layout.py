@@ -36,6 +36,7 @@ def test_a_class_holds_its_objects_with_an_eighth_of_waste_at_most(sizes: list[i
     large = asked >= CLASS_BYTES_MIN
     assert ((classes - asked)[large] <= classes[large] / 8).all()
     assert (class_slot_bytes(classes) == classes).all()
+    assert [class_slot_bytes(asked[i : i + 1])[0] for i in range(len(sizes))] == classes.tolist()
 
 
 def test_there_are_few_classes() -> None:
