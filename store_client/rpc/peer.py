@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,6 +10,9 @@ from typing import Any, Protocol
 from moonpool.schemas.access import Identity
 from moonpool.schemas.framing import FRAME_BYTES_MAX
 from moonpool.schemas.messages import Hello, Message
+
+Pending = asyncio.Future[Message]
+"""A reply that isn't there yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +82,8 @@ class Handler(Protocol):
     def disconnected(self, peer: Peer) -> None:
         """Its connection is gone. Called once for each `connected`."""
         ...
+
+
+def printable(text: str) -> str:
+    """A peer's own words, fit for one line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in text[:64])

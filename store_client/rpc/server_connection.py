@@ -30,7 +30,7 @@ from moonpool.schemas.framing import PROTOCOL_VERSION, PUSH_ID, FrameReader, enc
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
 from moonpool.store_client.rpc.access import WITHDRAWN, Access, Visitor
 from moonpool.store_client.rpc.address import set_tcp_options
-from moonpool.store_client.rpc.peer import Handler, Limits
+from moonpool.store_client.rpc.peer import Handler, Limits, Pending, printable
 from moonpool.store_client.rpc.timings import CallTimings
 from moonpool.store_client.rpc.tls import ServerTls
 
@@ -40,9 +40,6 @@ REFUSALS_MAX = 64
 """Connections over the limit that are told so; those beyond are cut without a word."""
 
 FLUSH_BYTES = 64 << 10
-
-Pending = asyncio.Future[Message]
-"""A reply that isn't there yet."""
 
 _NOBODY = Hello(protocol=0, role="", client="")
 
@@ -303,7 +300,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._greeted = True
         self.hello = msgspec.structs.replace(hello, token="")
-        self.name = f"{_printable(hello.role)} {_printable(hello.client)} ({self.name})"
+        self.name = f"{printable(hello.role)} {printable(hello.client)} ({self.name})"
         limit_bytes = service.limits.frame_bytes_max
         self._reader.limit_bytes = limit_bytes
         self._send(
@@ -325,12 +322,10 @@ class ServerConnection(asyncio.Protocol):
             self._visitor.check(type(message))
             reply = self._service.handler.handle(message, self)
             if isinstance(reply, Message):
-                self._send(request_id, reply)
-                self._took(message, start_s)
+                self._answer(request_id, message, start_s, reply)
                 return
         except Exception as error:  # noqa: BLE001 - _failed logs it
-            self._send(request_id, self._failed(message, error))
-            self._took(message, start_s, failed=True)
+            self._answer(request_id, message, start_s, error)
             return
         # A future needs no task, which costs as much as a small request.
         task = asyncio.ensure_future(reply)
@@ -339,24 +334,21 @@ class ServerConnection(asyncio.Protocol):
         task.add_done_callback(partial(self._finish, request_id, message, start_s))
 
     def _finish(self, request_id: int, message: Message, start_s: float, task: Pending) -> None:
-        if not task.cancelled():
-            error = task.exception()
-            failed = isinstance(error, Exception)
-            self._send(
-                request_id, self._failed(message, error) if isinstance(error, Exception) else task.result()
-            )
-            self._took(message, start_s, failed=failed)
-        self._finished(task)
-
-    def _took(self, message: Message, start_s: float, *, failed: bool = False) -> None:
-        elapsed_s = time.perf_counter() - start_s
-        self._service.timings.took(type(message).__name__, self.name, elapsed_s, failed=failed)
-
-    def _finished(self, task: Pending) -> None:
         self._tasks.discard(task)
         self._service.tasks.discard(task)
+        if not task.cancelled():
+            error = task.exception()
+            reply = error if isinstance(error, Exception) else task.result()
+            self._answer(request_id, message, start_s, reply)
         if not self._reading:
             self._wake()
+
+    def _answer(self, request_id: int, message: Message, start_s: float, reply: Message | Exception) -> None:
+        if failed := isinstance(reply, Exception):
+            reply = self._failed(message, reply)
+        self._send(request_id, reply)
+        elapsed_s = time.perf_counter() - start_s
+        self._service.timings.took(type(message).__name__, self.name, elapsed_s, failed=failed)
 
     def _failed(self, message: Message, error: Exception) -> Failed:
         if not isinstance(error, MoonpoolError):
@@ -405,8 +397,3 @@ class ServerConnection(asyncio.Protocol):
 
 def _older(since_s: float | None, now_s: float, limit_s: float) -> bool:
     return since_s is not None and now_s - since_s > limit_s
-
-
-def _printable(text: str) -> str:
-    """A peer's own words, fit for one line of a log."""
-    return "".join(c if c.isprintable() else "?" for c in text[:64])
