@@ -7,6 +7,9 @@ STAMP := $(VENV)/.setup-done
 # Tests with these marks start real engines or servers. They run last, so that a plain mistake shows in seconds.
 SLOW := vllm or etcd or mooncake or browser
 
+# Two at a time: most tests wait for processes. A file's tests stay together, in their order.
+SIDE_BY_SIDE := -n 2 --dist loadfile
+
 .PHONY: help setup demo serve test test-fast soak lint format bench docs clean
 
 help:
@@ -34,11 +37,11 @@ format: $(STAMP) ## ruff's formatter and its safe fixes
 	$(VENV)/bin/ruff check --fix .
 
 test: $(STAMP) ## every test that needs no GPU: quick ones first
-	$(PYTEST) -m "not ($(SLOW) or gpu or soak)"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not ($(SLOW) or gpu or soak)"
 	$(PYTEST) -m "($(SLOW)) and not gpu" || [ $$? -eq 5 ] # 5: no test has such a mark
 
 test-fast: $(STAMP) ## the quick tests only
-	$(PYTEST) -m "not ($(SLOW) or gpu or soak)"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not ($(SLOW) or gpu or soak)"
 
 soak: $(STAMP) ## the long forms of the randomised tests, and 20 minutes of chaos over etcd
 	MOONPOOL_SOAK=1 $(PYTEST) --timeout=3600 -m "not ($(SLOW) or gpu)"

@@ -13,7 +13,7 @@ EVENTS_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`number` counts up from 1; `at_s`: seconds since 1970."""
+    """`number` counts up, over restarts too; `at_s`: seconds since 1970."""
 
     number: int
     at_s: float
@@ -28,7 +28,8 @@ class Events:
     def __init__(self) -> None:
         self._ring: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._lock = threading.Lock()
-        self._number = 0
+        # Beyond all numbers of an earlier process: fewer events than milliseconds have passed.
+        self._number = time.time_ns() // 1_000_000
 
     def add(self, kind: str, text: str, **facts: str | float | bool) -> None:
         """Something has happened."""
@@ -46,5 +47,5 @@ class Events:
 
     @property
     def newest(self) -> int:
-        """The newest event's number; 0 where there is none."""
+        """The newest event's number; where there is none, one less than the first will have."""
         return self._number

@@ -29,6 +29,7 @@ from moonpool.master.store.records import (
 from moonpool.schemas.clock import Clock
 from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError
 from moonpool.schemas.messages import (
+    AS_CONFIGURED,
     Clear,
     Drain,
     Drop,
@@ -146,7 +147,8 @@ class HardRequests:
             await self.cluster.record([record if message.on else Delete(record.key)])
         elif isinstance(message, SetTenant):
             record = Put(tenant_key(message.tenant), encode(TenantRecord(message.quota_bytes)))
-            await self.cluster.record([record])
+            forget = message.quota_bytes == AS_CONFIGURED
+            await self.cluster.record([Delete(record.key) if forget else record])
         return reply
 
     def _register(self, message: RegisterKeyspace) -> list[Write]:

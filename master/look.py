@@ -60,6 +60,10 @@ class Look:
         """(shard, table) of every keyspace in every shard that is owned. To be read only."""
         return self._shards.tables()
 
+    def epoch_of(self, shard: int) -> int:
+        """Of a shard that is owned."""
+        return self._shards.epoch_of(shard)
+
     def top_prefixes(self) -> list[tuple[int, TopPrefixes]]:
         """(shard, what prompts begin with most often)."""
         return self._shards.top_prefixes()

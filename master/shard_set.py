@@ -175,6 +175,10 @@ class ShardSet:
         rows back whose removal is recorded."""
         return [(shard, life.epoch) for shard, life in self._lives.items() if life.changes]
 
+    def epoch_of(self, shard: int) -> int:
+        """Of a shard that is owned."""
+        return self._lives[shard].epoch
+
     # ------------------------------------------------------------ keyspaces
 
     def register(self, spec: KeyspaceSpec) -> None:

@@ -7,7 +7,7 @@ import logging
 from moonpool.master.quotas import Quotas, Share, Spend, Spending, over, parse_quotas
 from moonpool.master.shard_set import ShardSet, StepOf
 from moonpool.master.tenant_books import TenantBooks
-from moonpool.schemas.messages import Done, SetTenant, TenantInfo, Tenants
+from moonpool.schemas.messages import AS_CONFIGURED, Done, SetTenant, TenantInfo, Tenants
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +40,17 @@ class TenantCalls:
 
     def set(self, message: SetTenant) -> Done:
         """Raises InvalidParams."""
-        changed = self._quotas.set(message.tenant, message.quota_bytes)
+        quota_bytes = message.quota_bytes
+        if quota_bytes == AS_CONFIGURED:
+            quota_bytes = self._defaults.get(message.tenant, 0)
+        changed = self._quotas.set(message.tenant, quota_bytes)
         if changed:
-            log.info("tenant %r has a quota of %d bytes", message.tenant, message.quota_bytes)
+            log.info("tenant %r has a quota of %d bytes", message.tenant, quota_bytes)
         return Done(int(changed))
 
     def recorded(self, tenant: str, quota_bytes: int | None) -> None:
         """What hard state says of a tenant; None: nothing, so that the settings hold. Raises InvalidParams."""
-        self.set(SetTenant(tenant, self._defaults.get(tenant, 0) if quota_bytes is None else quota_bytes))
+        self.set(SetTenant(tenant, AS_CONFIGURED if quota_bytes is None else quota_bytes))
 
     def list(self) -> Tenants:
         """Those that have keyspaces or a quota, by name."""

@@ -401,11 +401,14 @@ class Keyspaces(Message, frozen=True):
     specs: list[KeyspaceSpec]
 
 
+AS_CONFIGURED = -1
+
+
 class SetTenant(Message, frozen=True):
-    """A tenant's quota in bytes (0: none). Answered by Done: count 1 where that is new."""
+    """A tenant's quota in bytes. Answered by Done: count 1 where that is new."""
 
     tenant: str
-    quota_bytes: int
+    quota_bytes: int  # 0: none; AS_CONFIGURED: what the masters' settings say, as of one that was never set
 
 
 class ListTenants(Message, frozen=True):

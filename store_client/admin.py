@@ -10,6 +10,7 @@ import msgspec
 from moonpool.schemas.errors import ProtocolError
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
+    AS_CONFIGURED,
     Clear,
     DescribeKeyspace,
     Done,
@@ -17,6 +18,8 @@ from moonpool.schemas.messages import (
     GetStatus,
     Hello,
     KeyspaceFacts,
+    Keyspaces,
+    ListKeyspaces,
     ListTenants,
     NodeInfo,
     NodeState,
@@ -115,6 +118,16 @@ class Admin:
         with self._parts.gate:
             request, deadline_s = SetTenant(tenant, quota_bytes), self._parts.deadline_s(timeout_s)
             return any(done.count for done in self._parts.cluster.ask_all(request, Done, deadline_s))
+
+    def forget_quota(self, tenant: str, *, timeout_s: float | None = None) -> bool:
+        """What the masters' settings say of a tenant holds again. Returns whether that is new. For admins."""
+        return self.set_quota(tenant, AS_CONFIGURED, timeout_s=timeout_s)
+
+    def keyspaces_of(self, tenant: str, *, timeout_s: float | None = None) -> list[KeyspaceSpec]:
+        """Of any tenant. For admins."""
+        with self._parts.gate:
+            deadline_s = self._parts.deadline_s(timeout_s)
+            return self._parts.cluster.ask(ListKeyspaces(tenant), Keyspaces, deadline_s).specs
 
     def node_status(self, info: NodeInfo, *, timeout_s: float | None = None) -> dict[str, int | float | str]:
         """A node's own counters, asked of itself. Raises Unreachable."""

@@ -1,4 +1,4 @@
-"""What an operator may do: look up, delete, pin, unpin, evict, drain."""
+"""What an operator may do: delete, pin, unpin, drain."""
 
 from __future__ import annotations
 
@@ -12,27 +12,23 @@ from pydantic import BaseModel, ConfigDict, Field
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import view
 from moonpool.master.removals import PINS_MAX
-from moonpool.master.rest.access import Admin, Tenant
+from moonpool.master.rest.access import Admin
 from moonpool.master.rest.cluster import NodeName
 from moonpool.master.rest.failures import responses
-from moonpool.master.rest.gateway import Gateway, Slices
+from moonpool.master.rest.gateway import Gateway
 from moonpool.master.rest.limits import ANSWER_TIMEOUT_S
 from moonpool.master.rest.operator import tell
-from moonpool.master.rest.others import UNANSWERED, OtherMasters, Others, Unanswered, with_own
-from moonpool.master.rest.paging import Cursor, Limit, Page
+from moonpool.master.rest.others import ACT_TIMEOUT_S, UNANSWERED, OtherMasters, Others, Unanswered, with_own
 from moonpool.master.rest.parts import MasterParts
-from moonpool.master.rest.rows import Block, describe_all
-from moonpool.master.rest.scans import any_row, blocks_page
 from moonpool.master.rest.selection import Selected, Selection, select
 from moonpool.master.rest.views import Views
 from moonpool.schemas.access import Identity
-from moonpool.schemas.errors import InvalidParams, NotFound, NotSupported, Overloaded
+from moonpool.schemas.errors import NotFound, NotSupported, Overloaded
 from moonpool.schemas.messages import (
     Clear,
     Done,
     Drain,
     Message,
-    NodeState,
     Pin,
     Remove,
     Removed,
@@ -70,20 +66,6 @@ class Pinning(Order):
     ttl_s: float = Field(0, ge=0, le=PIN_S_MAX, description="0: until it is unpinned")
 
 
-class Eviction(BaseModel):
-    """How much a node is to give up."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"node": "node", "size_bytes": 1}]}
-    )
-
-    node: str = Field(max_length=128, description="its name", examples=["node"])
-    size_bytes: int = Field(
-        ge=1, le=EVICT_BYTES_MAX, description="payload; one call takes 4096 blocks at most"
-    )
-    dry_run: bool = Field(False, description="only say how old the next victim is")
-
-
 class Draining(BaseModel):
     """Whether a node is to be emptied."""
 
@@ -103,46 +85,9 @@ class Outcome(BaseModel):
     unanswered: list[Unanswered] = UNANSWERED
 
 
-class Evicted(BaseModel):
-    """What a node gives up."""
-
-    dry_run: bool = Field(examples=[False])
-    freed_bytes: int = Field(examples=[1048576])
-    next_age_s: float | None = Field(description="age of the node's next victim; null: there is none")
-
-
 def _calls(hashes: list[bytes]) -> Iterator[bytes]:
     for first in range(0, len(hashes), HASHES_A_CALL):
         yield join_hashes(hashes[first : first + HASHES_A_CALL])
-
-
-@router.post("/query", summary="Blocks of a selection")
-async def query(
-    selection: Selection, views: Views, identity: Tenant, cursor: Cursor = None, limit: Limit = 100
-) -> Page[Block]:
-    """By key, prefix, keyspace, tenant, request or session. Changes nothing."""
-
-    def look(parts: MasterParts) -> Slices[Page[Block]]:
-        found = select(parts, identity, selection)
-        if found.tables:
-            return (yield from blocks_page(parts, found.tables, any_row, cursor, limit))
-        keys = [f"{keyspace.hex()}/{one.hex()}" for keyspace, some in found.hashes.items() for one in some]
-        first = 0 if cursor is None else _first(cursor)
-        page = keys[first : first + limit]
-        more = first + limit < len(keys)
-        items: list[Block] = []
-        for start in range(0, len(page), 64):
-            items += describe_all(parts, identity, page[start : start + 64])
-            yield
-        return Page(items=items, next_cursor=str(first + limit) if more else None)
-
-    return await views.read_slices(look, ANSWER_TIMEOUT_S)
-
-
-def _first(cursor: str) -> int:
-    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 12:
-        raise InvalidParams(field="cursor", value=cursor[:64], allowed="next_cursor of an earlier page")
-    return int(cursor)
 
 
 @router.post("/delete", summary="Delete a selection")
@@ -152,24 +97,37 @@ async def delete(order: Deletion, views: Views, others: Others, identity: Admin)
 
     async def run(parts: MasterParts) -> Outcome:
         found = select(parts, identity, order.selection)
-        outcome = Outcome(dry_run=order.dry_run, count=0)
-        for message in _removals(found, order):
-            reply = await tell(parts, identity, message)
-            assert isinstance(reply, Removed)
-            outcome.count += reply.count
-            outcome.skipped += reply.skipped
-            outcome.pending = sorted({*outcome.pending, *reply.pending})
+        outcome = await removed(parts, identity, _removals(found, order), dry_run=order.dry_run)
         _note(parts, identity, "removal", f"{outcome.count} blocks were deleted", order)
         return outcome
 
-    return await _everywhere(views, others, run, order)
+    return await everywhere(views, others, run, order)
 
 
-async def _everywhere(
-    views: Gateway, others: OtherMasters, run: Callable[[MasterParts], Awaitable[Outcome]], order: BaseModel
+async def removed(
+    parts: MasterParts, identity: Identity, messages: Iterator[Message], *, dry_run: bool
+) -> Outcome:
+    """What removals came to."""
+    outcome = Outcome(dry_run=dry_run, count=0)
+    for message in messages:
+        reply = await tell(parts, identity, message)
+        assert isinstance(reply, Removed)
+        outcome.count += reply.count
+        outcome.skipped += reply.skipped
+        outcome.pending = sorted({*outcome.pending, *reply.pending})
+    return outcome
+
+
+async def everywhere(
+    views: Gateway,
+    others: OtherMasters,
+    run: Callable[[MasterParts], Awaitable[Outcome]],
+    order: BaseModel | None,
 ) -> Outcome:
     """Done by every master to what it owns. Masters that can't be asked are named: their part is not done."""
-    own, found = await with_own(views.ask(run, ANSWER_TIMEOUT_S), others.documents(Outcome, order))
+    own, found = await with_own(
+        views.ask(run, ANSWER_TIMEOUT_S), others.documents(Outcome, order, timeout_s=ACT_TIMEOUT_S)
+    )
     parts = [*([own] if own else []), *found.found]
     return Outcome(
         dry_run=parts[0].dry_run,
@@ -201,7 +159,7 @@ async def pin(order: Pinning, views: Views, others: Others, identity: Admin) -> 
         _note(parts, identity, "pin", f"{count} blocks were pinned", order)
         return Outcome(dry_run=order.dry_run, count=count)
 
-    return await _everywhere(views, others, run, order)
+    return await everywhere(views, others, run, order)
 
 
 @router.post("/unpin", summary="Unpin a selection")
@@ -217,7 +175,7 @@ async def unpin(order: Order, views: Views, others: Others, identity: Admin) -> 
         _note(parts, identity, "pin", f"{count} blocks were unpinned", order)
         return Outcome(dry_run=order.dry_run, count=count)
 
-    return await _everywhere(views, others, run, order)
+    return await everywhere(views, others, run, order)
 
 
 async def _each(
@@ -259,25 +217,6 @@ def _note(parts: MasterParts, identity: Identity, kind: str, text: str, order: O
         parts.handler.events.add(kind, f"{text} by {identity.name}", by=identity.name)
 
 
-@router.post("/evict", summary="Have a node give up its next victims")
-async def evict(order: Eviction, views: Views, identity: Admin) -> Evicted:
-    """The blocks that would go next anyway, in the same order. One call takes a bounded number; ask again for more."""
-
-    def run(parts: MasterParts) -> Evicted:
-        nodes = [node for node in parts.core.look.nodes() if node.info.node == order.node]
-        here = [node for node in nodes if node.state is not NodeState.LOST]
-        if not here:
-            raise NotFound(key=f"node {order.node}")
-        victims = parts.handler.evict(here[-1].info.segment, 0 if order.dry_run else order.size_bytes)
-        if victims.freed_bytes:
-            text = f"node {order.node} was told to give up {victims.freed_bytes} bytes by {identity.name}"
-            parts.handler.events.add("eviction", text, node=order.node, bytes=victims.freed_bytes)
-        age_s = victims.next_age_ms / 1000 if victims.next_age_ms >= 0 else None
-        return Evicted(dry_run=order.dry_run, freed_bytes=victims.freed_bytes, next_age_s=age_s)
-
-    return await views.read(run)
-
-
 @router.post("/nodes/{node}/drain", summary="Empty a node, or use it again")
 async def drain(node: NodeName, order: Draining, views: Views, others: Others, identity: Admin) -> Outcome:
     """It gets no new blocks and serves those it has. `count` is 1 where that was not so already."""
@@ -294,7 +233,7 @@ async def drain(node: NodeName, order: Draining, views: Views, others: Others, i
         parts.handler.events.add("drain", text, node=node, on=order.on, by=identity.name)
         return Outcome(dry_run=False, count=reply.count)
 
-    outcome = await _everywhere(views, others, run, order)
+    outcome = await everywhere(views, others, run, order)
     outcome.count = min(1, outcome.count)  # it is one node, whoever knows it
     return outcome
 

@@ -6,13 +6,17 @@ import asyncio
 import logging
 import time
 from collections import deque
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from moonpool.master.rest.access import Reader
+from moonpool.master.rest.cluster_pages import ClusterPage
 from moonpool.master.rest.failures import responses
 from moonpool.master.rest.gateway import Gateway
+from moonpool.master.rest.others import Others
+from moonpool.master.rest.paging import LIMIT_MAX, WORDS, Limit, page_of
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.traffic import Traffic
 from moonpool.schemas.errors import MoonpoolError
@@ -24,6 +28,10 @@ router = APIRouter(prefix="/api/v1", tags=["cluster"], responses=responses())
 
 PERIOD_S = 3.0
 SAMPLES_MAX = 600
+COUNTS = ("blocks", "matches", "asked_blocks", "hit_blocks", "written_blocks", "evicted_blocks")
+"""Fields that add up over masters."""
+
+MomentCursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,13}(\.[0-9]{1,6})?$", description=WORDS)]
 
 
 class Sample(BaseModel):
@@ -45,11 +53,10 @@ class Sample(BaseModel):
     evicted_blocks: int = Field(examples=[3000])
 
 
-class History(BaseModel):
+class History(ClusterPage[Sample]):
     """Samples, the oldest first."""
 
     period_s: float = Field(description="between two samples", examples=[PERIOD_S])
-    samples: list[Sample]
 
 
 class Recorder:
@@ -91,6 +98,49 @@ def _sample(parts: MasterParts) -> Sample:
 
 
 @router.get("/history", summary="The last half hour")
-async def history(request: Request, identity: Reader) -> History:
-    """What the pool's charts show."""
-    return History(period_s=PERIOD_S, samples=list(request.app.state.recorder.samples))
+async def history(
+    request: Request, others: Others, identity: Reader, cursor: MomentCursor = None, limit: Limit = LIMIT_MAX
+) -> History:
+    """What the pool's charts show: sums over all masters. `cursor` is the time of a page's last sample."""
+    found = await others.documents(History, params=lambda _: {"limit": str(LIMIT_MAX)})
+    own = list(request.app.state.recorder.samples)
+    samples = together([own, *(page.items for page in found.found)])
+    page = page_of(samples, _moment, cursor and f"{float(cursor):017.3f}", limit)
+    return History(
+        items=page.items,
+        next_cursor=page.next_cursor,
+        unanswered=found.unanswered,
+        period_s=PERIOD_S,
+    )
+
+
+def _moment(sample: Sample) -> str:
+    return f"{sample.time_s:017.3f}"
+
+
+def together(masters: list[list[Sample]]) -> list[Sample]:
+    """Samples of one master after another, each at its own moments, as sums at the first one's."""
+    total = masters[0]
+    for other in masters[1:]:
+        at, summed = 0, []
+        for sample in total:
+            while at < len(other) and other[at].time_s <= sample.time_s:
+                at += 1
+            summed.append(_sum(sample, other[at - 1]) if at else sample)
+        total = summed
+    return total
+
+
+def _sum(one: Sample, other: Sample) -> Sample:
+    """Of two masters. What each knows of the whole pool isn't added. Their shards have no block in common, so that ceilings
+    add up too."""
+    added = {name: getattr(one, name) + getattr(other, name) for name in COUNTS}
+    ideal = one.ceiling * one.asked_blocks + other.ceiling * other.asked_blocks
+    fuller = max(one, other, key=lambda sample: sample.capacity_bytes)
+    return Sample(
+        time_s=one.time_s,
+        capacity_bytes=fuller.capacity_bytes,
+        used_bytes=fuller.used_bytes,
+        ceiling=ideal / max(1, added["asked_blocks"]),
+        **added,
+    )

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW
 from moonpool.master.rest.access import Known, Tenant
-from moonpool.master.rest.cluster_pages import ClusterPage, cluster_page
+from moonpool.master.rest.cluster_pages import ClusterPage, blocks_of_all, cluster_page
 from moonpool.master.rest.failures import responses
 from moonpool.master.rest.gateway import Slices
 from moonpool.master.rest.limits import ANSWER_TIMEOUT_S
@@ -162,6 +162,7 @@ async def keyspace(keyspace: KeyspaceId, views: Views, others: Others, identity:
 async def blocks(
     keyspace: KeyspaceId,
     views: Views,
+    others: Others,
     identity: Tenant,
     only: Annotated[
         str | None,
@@ -169,14 +170,16 @@ async def blocks(
     ] = None,
     cursor: RowCursor = None,
     limit: Limit = 100,
-) -> Page[Block]:
-    """All of them, in no order that means anything. Those that come or go between two pages may be missed."""
+) -> ClusterPage[Block]:
+    """All of them, of all masters, by shard and number there. Those that come or go between two pages may be missed;
+    those of a shard that changes hands meanwhile may come twice."""
     wanted = {"first": first_row, "pinned": pinned_row}.get(only or "", any_row)
 
     def look(parts: MasterParts) -> Slices[Page[Block]]:
         return blocks_page(parts, tables_of(parts, identity, keyspace), wanted, cursor, limit)
 
-    return await views.read_slices(look, ANSWER_TIMEOUT_S)
+    own = views.read_slices(look, ANSWER_TIMEOUT_S)
+    return await blocks_of_all(own, others.documents(ClusterPage[Block]), limit)
 
 
 @router.get("/blocks", summary="One block by its key")

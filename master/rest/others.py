@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import httpx
 
 Document = dict[str, Any]
+Params = Callable[[str], Mapping[str, str]]
 Model = TypeVar("Model", bound=BaseModel)
 Own = TypeVar("Own")
 
@@ -85,7 +86,7 @@ class OtherMasters:
             for _ in range(PAGES_MAX):
                 params = {**self._request.query_params, "limit": str(LIMIT_MAX)}
                 params.pop("cursor", None)
-                page = await self._ask(client, member, params | ({"cursor": cursor} if cursor else {}), "")
+                page = await self._ask(client, member, params | ({"cursor": cursor} if cursor else {}))
                 found += [model.model_validate(item) for item in page["items"]]
                 cursor = page["next_cursor"]
                 if cursor is None:
@@ -94,24 +95,44 @@ class OtherMasters:
 
         return await self._of_all(all_pages, LOOK_TIMEOUT_S)
 
-    async def documents(self, model: type[Model], order: BaseModel | None = None) -> Parts[Model]:
-        """What all others answer to the same request, with this body; those that know nothing of the thing are left
-        out."""
-        body = order.model_dump_json() if order is not None else ""
+    async def documents(
+        self,
+        model: type[Model],
+        body: BaseModel | None = None,
+        *,
+        timeout_s: float = LOOK_TIMEOUT_S,
+        path: str = "",
+        params: Params | None = None,
+        only: str = "",
+    ) -> Parts[Model]:
+        """What all others answer to the same request; those that know nothing of the thing are left out. `path` and
+        `params`, by a master's address: instead of this request's. `only`: the address of the one to ask."""
+        text = body.model_dump_json() if body is not None else ""
 
         async def one(client: httpx.AsyncClient, member: Member) -> list[Model]:
-            document = await self._ask(client, member, dict(self._request.query_params), body)
+            said = dict(self._request.query_params) if params is None else params(member.address)
+            document = await self._ask(client, member, said, text, path)
             return [model.model_validate(document)] if document else []
 
-        return await self._of_all(one, ACT_TIMEOUT_S if body else LOOK_TIMEOUT_S)
+        return await self._of_all(one, timeout_s, only)
+
+    async def addresses(self) -> list[str]:
+        """Of the masters that would be asked."""
+        return [member.address for member in await self._members()]
+
+    async def _members(self) -> list[Member]:
+        if self.asked_by_master:
+            return []
+        return await self._gateway.read(lambda master: list(master.handler.others))
 
     async def _of_all(
-        self, ask: Callable[[httpx.AsyncClient, Member], Awaitable[list[Model]]], timeout_s: float
+        self,
+        ask: Callable[[httpx.AsyncClient, Member], Awaitable[list[Model]]],
+        timeout_s: float,
+        only: str = "",
     ) -> Parts[Model]:
         parts: Parts[Model] = Parts()
-        if self.asked_by_master:
-            return parts
-        members: list[Member] = await self._gateway.read(lambda master: list(master.handler.others))
+        members = [member for member in await self._members() if only in ("", member.address)]
         if not members:
             return parts
         import httpx
@@ -144,7 +165,12 @@ class OtherMasters:
         return parts
 
     async def _ask(
-        self, client: httpx.AsyncClient, member: Member, params: dict[str, str], body: str
+        self,
+        client: httpx.AsyncClient,
+        member: Member,
+        params: Mapping[str, str],
+        body: str = "",
+        path: str = "",
     ) -> Document:
         """Its answer; empty where it knows nothing of the thing."""
         request, headers = self._request, {HOP: "1"}
@@ -152,10 +178,9 @@ class OtherMasters:
             headers["authorization"] = token
         if body:
             headers["content-type"] = "application/json"
-        url = member.http + request.url.path
-        async with client.stream(
-            request.method, url, params=params, content=body or None, headers=headers
-        ) as answer:
+        url = member.http + (path or request.url.path)
+        method = "POST" if path and body else request.method
+        async with client.stream(method, url, params=params, content=body or None, headers=headers) as answer:
             raw = bytearray()
             async for piece in answer.aiter_bytes():
                 raw += piece

@@ -19,11 +19,13 @@ Cursor = Annotated[
         max_length=512, description="where the page begins: `next_cursor` of the page before; none: the first"
     ),
 ]
-_WORDS = "where the page begins: `next_cursor` of the page before; none: the first"
+WORDS = "where the page begins: `next_cursor` of the page before; none: the first"
 
-RowCursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,6}-[0-9]{1,10}$", description=_WORDS)]
-HashCursor = Annotated[str | None, Query(pattern=r"^([0-9a-f]{32}|[0-9a-f]{64})$", description=_WORDS)]
-NumberCursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description=_WORDS)]
+RowCursor = Annotated[
+    str | None,
+    Query(pattern=r"^[0-9]{6}-[0-9a-f]{32}-[0-9]{10}-[0-9]{1,19}$", description=WORDS),
+]
+HashCursor = Annotated[str | None, Query(pattern=r"^([0-9a-f]{32}|[0-9a-f]{64})$", description=WORDS)]
 
 Limit = Annotated[int, Query(ge=1, le=LIMIT_MAX, description="items of a page at most")]
 

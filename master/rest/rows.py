@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from moonpool.master.columns import NO_ROW
 from moonpool.master.rest.parts import MasterParts
+from moonpool.master.rest.row_cursor import CURSOR_EXAMPLE, cursor_of
 from moonpool.master.table import Table
 from moonpool.schemas.access import Identity
 from moonpool.schemas.errors import InvalidKey, KeyspaceUnknown, MoonpoolError, NotFound
@@ -45,6 +46,10 @@ class Block(BaseModel):
     model: str = Field(description="name of the keyspace", examples=["Qwen/Qwen3-0.6B"])
     hash: str = Field(examples=["ab" * 32])
     shard: int = Field(description="of the index", examples=[0])
+    cursor: str = Field(
+        description="where it stands in lists of blocks: a page asked for with it begins behind this block",
+        examples=[CURSOR_EXAMPLE],
+    )
     position: int = Field(description="in its chain, in blocks", examples=[7])
     parent: str | None = Field(
         description="hash before it in its run; null: none is known", examples=["cd" * 32]
@@ -120,6 +125,7 @@ def describe(parts: MasterParts, shard: int, table: Table, row: int) -> Block:
         model=spec.name,
         hash=block_hash.hex(),
         shard=shard,
+        cursor=cursor_of(parts, shard, table, row),
         position=position,
         parent=table.parent_of(row).hex() or None,
         children=table.children_of(row),

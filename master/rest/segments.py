@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 import numpy as np
@@ -10,9 +11,11 @@ from pydantic import BaseModel, Field
 
 from moonpool.master.columns import view
 from moonpool.master.rest.access import Reader
+from moonpool.master.rest.cluster_pages import ClusterPage, cluster_page, one_each
 from moonpool.master.rest.failures import responses
 from moonpool.master.rest.gateway import Slices
 from moonpool.master.rest.limits import ANSWER_TIMEOUT_S
+from moonpool.master.rest.others import UNANSWERED, Others, Unanswered, with_own
 from moonpool.master.rest.paging import Cursor, Limit, Page, page_of
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.rest.views import Views
@@ -39,6 +42,7 @@ class Segment(BaseModel):
     page_bytes: int = Field(examples=[67108864])
     pages: int = Field(examples=[64])
     copies: int = Field(description="of blocks' shards on it", examples=[10000])
+    unanswered: list[Unanswered] = UNANSWERED
 
 
 class SegmentPage(BaseModel):
@@ -80,27 +84,82 @@ def _one(parts: MasterParts, segment: str) -> Segment:
     return found
 
 
+def _together(documents: list[Segment]) -> list[Segment]:
+    """One a segment, with the copies that all masters know of."""
+    copies = Counter[str]()
+    for document in documents:
+        copies[document.segment] += document.copies
+    best = one_each(documents, lambda document: document.segment, lambda document: document.state != "lost")
+    return [one.model_copy(update={"copies": copies[one.segment]}) for one in best]
+
+
 @router.get("/segments", summary="Segments")
 async def segments(
-    views: Views, identity: Reader, cursor: Cursor = None, limit: Limit = 100
-) -> Page[Segment]:
+    views: Views, others: Others, identity: Reader, cursor: Cursor = None, limit: Limit = 100
+) -> ClusterPage[Segment]:
     """Every segment of every node."""
-    return page_of(await views.read(_segments), lambda document: document.segment, cursor, limit)
+    own, found = await with_own(views.read(_segments), others.items(Segment))
+    items = _together([*(own or []), *found.found])
+    return cluster_page(items, found.unanswered, lambda document: document.segment, cursor, limit)
 
 
 @router.get("/segments/{segment}", summary="One segment")
-async def segment(segment: SegmentId, views: Views, identity: Reader) -> Segment:
-    """By its id."""
-    return await views.read(lambda parts: _one(parts, segment))
+async def segment(segment: SegmentId, views: Views, others: Others, identity: Reader) -> Segment:
+    """By its id. `unanswered` names masters whose copies are missing in it."""
+    look = views.read(lambda parts: _one(parts, segment))
+    own, found = await with_own(look, others.documents(Segment))
+    (total,) = _together([*([own] if own else []), *found.found])
+    total.unanswered = found.unanswered
+    return total
 
 
 @router.get("/segments/{segment}/pages", summary="Heat map of a segment")
 async def pages(
-    segment: SegmentId, views: Views, identity: Reader, cursor: Cursor = None, limit: Limit = 1000
-) -> Page[SegmentPage]:
+    segment: SegmentId,
+    views: Views,
+    others: Others,
+    identity: Reader,
+    cursor: Cursor = None,
+    limit: Limit = 1000,
+) -> ClusterPage[SegmentPage]:
     """How full and how warm each page is, empty ones too. Looks at the whole index, in slices."""
-    found = await views.read_slices(lambda parts: _heat(parts, segment), ANSWER_TIMEOUT_S)
-    return page_of(found, lambda page: f"{page.page:08}", cursor, limit)
+
+    def look(parts: MasterParts) -> Slices[Page[SegmentPage]]:
+        heat = yield from _heat(parts, segment)
+        return page_of(heat, lambda page: f"{page.page:08}", cursor, limit)
+
+    own, found = await with_own(
+        views.read_slices(look, ANSWER_TIMEOUT_S), others.documents(ClusterPage[SegmentPage])
+    )
+    masters = [*([own] if own else []), *found.found]
+    return ClusterPage(
+        items=_warmth([page.items for page in masters]),
+        next_cursor=masters[0].next_cursor,  # the same pages at all of them
+        unanswered=found.unanswered,
+    )
+
+
+def _warmth(masters: list[list[SegmentPage]]) -> list[SegmentPage]:
+    """The same pages as several masters know them, added up."""
+    total = {page.page: page for page in masters[0]}
+    for page in (page for pages in masters[1:] for page in pages if page.copies):
+        known = total.get(page.page)
+        total[page.page] = _added(known, page) if known is not None and known.copies else page
+    return [total[number] for number in sorted(total)]
+
+
+def _added(one: SegmentPage, other: SegmentPage) -> SegmentPage:
+    copies, used_bytes = one.copies + other.copies, one.used_bytes + other.used_bytes
+    ages = [(page.mean_use_ago_s or 0.0) * page.copies for page in (one, other)]
+    return SegmentPage(
+        page=one.page,
+        copies=copies,
+        used_bytes=used_bytes,
+        fill=round(one.fill + other.fill, 4),
+        slot_bytes=used_bytes // copies,
+        last_use_ago_s=min(page.last_use_ago_s or 0.0 for page in (one, other)),
+        mean_use_ago_s=round(sum(ages) / copies, 3),
+    )
 
 
 def _heat(parts: MasterParts, segment: str) -> Slices[list[SegmentPage]]:

@@ -9,9 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from moonpool.master.rest.access import Tenant
 from moonpool.master.rest.failures import responses
+from moonpool.master.rest.others import UNANSWERED, Others, Unanswered
 from moonpool.master.rest.parts import MasterParts
+from moonpool.master.rest.prefixes import Prefix, chained_tables
 from moonpool.master.rest.prompt_text import NAME_PATTERN, hashes_of, tokens_of
-from moonpool.master.rest.route import Prefix, chained_tables, longest_prefix
+from moonpool.master.rest.route import prefixes_of
 from moonpool.master.rest.views import Views
 from moonpool.schemas.access import Identity
 from moonpool.schemas.errors import NotSupported
@@ -51,10 +53,11 @@ class TextPrefixes(BaseModel):
     tokens: int = Field(description="of the prompt", examples=[812])
     items: list[Prefix]
     skipped: list[Skipped]
+    unanswered: list[Unanswered] = UNANSWERED
 
 
 @router.post("/prefixes/text", summary="What of a prompt, given as text, would hit, and where it lies")
-async def text_prefixes(prompt: TextPrompt, views: Views, identity: Tenant) -> TextPrefixes:
+async def text_prefixes(prompt: TextPrompt, views: Views, others: Others, identity: Tenant) -> TextPrefixes:
     """As /prefixes. The text is made to tokens by a tokenizer of the master's `tokenizers_dir`, and these to hashes as the
     engines of each keyspace make them."""
     folder = views.settings.tokenizers_dir
@@ -63,8 +66,18 @@ async def text_prefixes(prompt: TextPrompt, views: Views, identity: Tenant) -> T
     )
     specs = await views.read(lambda parts: _specs(parts, identity, prompt.keyspace))
     named, skipped = await asyncio.to_thread(_named, specs, tokens)
-    found = await views.read(lambda parts: _found(parts, identity, named))
-    return TextPrefixes(tokens=len(tokens), items=found, skipped=skipped)
+    answers = [
+        await prefixes_of(views, others, identity, hashes, None)
+        for hashes in {id(hashes): hashes for hashes in named.values() if hashes}.values()
+    ]
+    items = [one for answer in answers for one in answer.items if bytes.fromhex(one.keyspace) in named]
+    unanswered = {one.master: one for answer in answers for one in answer.unanswered}
+    return TextPrefixes(
+        tokens=len(tokens),
+        items=sorted(items, key=lambda one: (-one.blocks, one.keyspace)),
+        skipped=skipped,
+        unanswered=list(unanswered.values()),
+    )
 
 
 def _specs(parts: MasterParts, identity: Identity, keyspace: str | None) -> dict[bytes, KeyspaceSpec]:
@@ -92,13 +105,3 @@ def _named(
         except NotSupported as error:
             skipped.append(Skipped(keyspace=digest.hex(), reason=str(error.facts["reason"])))
     return named, skipped
-
-
-def _found(parts: MasterParts, identity: Identity, named: dict[bytes, list[bytes]]) -> list[Prefix]:
-    tables = chained_tables(parts, identity, None)
-    found = [
-        longest_prefix(parts, tables[digest], hashes)
-        for digest, hashes in named.items()
-        if hashes and digest in tables
-    ]
-    return sorted((one for one in found if one.blocks), key=lambda one: -one.blocks)

@@ -10,9 +10,11 @@ from pydantic import BaseModel, Field
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW
 from moonpool.master.rest.access import Tenant
+from moonpool.master.rest.cluster_pages import ClusterPage, blocks_of_all
 from moonpool.master.rest.failures import responses
 from moonpool.master.rest.gateway import Slices
 from moonpool.master.rest.limits import ANSWER_TIMEOUT_S
+from moonpool.master.rest.others import UNANSWERED, Others, Unanswered, with_own
 from moonpool.master.rest.paging import Limit, Page, RowCursor
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.rest.rows import Block
@@ -51,19 +53,26 @@ class TopPrefixList(BaseModel):
         description="counts are exact, or too low by no more than this; what was asked for less often may be missing",
         examples=[0.0],
     )
+    unanswered: list[Unanswered] = UNANSWERED
 
 
 @router.get("/top-prefixes", summary="What prompts begin with most often")
 async def top_prefixes(
     views: Views,
+    others: Others,
     identity: Tenant,
     keyspace: Annotated[
         str | None, Query(pattern="^[0-9a-f]{32}$", description="null: all of the tenant's")
     ] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="prefixes at most")] = 20,
 ) -> TopPrefixList:
-    """First blocks by how often lookups of late asked for chains that begin with them, of the shards of this master."""
-    return await views.read(lambda parts: _top(parts, identity, keyspace, limit))
+    """First blocks by how often lookups of late asked for chains that begin with them."""
+    look = views.read(lambda parts: _top(parts, identity, keyspace, limit))
+    own, found = await with_own(look, others.documents(TopPrefixList))
+    lists = [*([own] if own else []), *found.found]
+    items = sorted((one for some in lists for one in some.items), key=lambda one: (-one.requests, one.key))
+    missed_max = max((some.missed_max for some in lists), default=0.0)
+    return TopPrefixList(items=items[:limit], missed_max=missed_max, unanswered=found.unanswered)
 
 
 def _top(parts: MasterParts, identity: Identity, keyspace: str | None, limit: int) -> TopPrefixList:
@@ -112,7 +121,9 @@ def _shared_blocks(table: ChainedTable, row: int) -> int:
 
 
 @router.get("/pins", summary="Pinned blocks")
-async def pins(views: Views, identity: Tenant, cursor: RowCursor = None, limit: Limit = 100) -> Page[Block]:
+async def pins(
+    views: Views, others: Others, identity: Tenant, cursor: RowCursor = None, limit: Limit = 100
+) -> ClusterPage[Block]:
     """Of all keyspaces that the asker sees, with what is left of each pin. Those that come or go between two pages may be
     missed."""
 
@@ -122,4 +133,5 @@ async def pins(views: Views, identity: Tenant, cursor: RowCursor = None, limit: 
         ]
         return blocks_page(parts, tables, pinned_row, cursor, limit)
 
-    return await views.read_slices(look, ANSWER_TIMEOUT_S)
+    own = views.read_slices(look, ANSWER_TIMEOUT_S)
+    return await blocks_of_all(own, others.documents(ClusterPage[Block]), limit)

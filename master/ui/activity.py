@@ -12,6 +12,7 @@ from moonpool.master.ui.refresh import every
 REFRESH_S = 3.0
 EVENTS_KEPT = 200
 ROWS_MAX = 100
+PAGE = 1000
 
 
 async def show(api: Api) -> None:
@@ -20,21 +21,26 @@ async def show(api: Api) -> None:
         events = _table("Events", ("time", "kind", "text"))
         slow = _table("Slow calls", ("time", "call", "took", "peer"))
     seen: list[Document] = []
+    cursor: str | None = None
 
     async def refresh() -> None:
+        nonlocal cursor
         while True:  # the list is oldest first, and only grows
-            new = await api.items("/events", cursor=seen[-1]["number"] if seen else 0, limit=1000)
-            seen.extend(new)
+            page = await api.get("/events", cursor=cursor, limit=PAGE)
+            cursor = page["next_cursor"]
+            seen.extend(page["items"])
             del seen[:-EVENTS_KEPT]
-            if len(new) < 1000:
+            if len(page["items"]) < PAGE:
                 break
-        events.update_rows(
-            [{"number": one["number"], "time": _time(one), **_words(one)} for one in reversed(seen)]
-        )
+        events.update_rows([_row(one) | _words(one) for one in reversed(seen)])
         calls = await api.items("/slow-calls", limit=ROWS_MAX)
-        slow.update_rows([one | {"time": _time(one), "took": f"{one['took_s']:.2f} s"} for one in calls])
+        slow.update_rows([one | _row(one) | {"took": f"{one['took_s']:.2f} s"} for one in calls])
 
     await every(REFRESH_S, refresh)
+
+
+def _row(one: Document) -> Document:
+    return {"id": f"{one['number']}@{one['master']}", "time": _time(one)}
 
 
 def _words(event: Document) -> Document:
@@ -48,7 +54,7 @@ def _time(one: Document) -> str:
 def _table(title: str, names: tuple[str, ...]) -> ui.table:
     columns = [{"name": name, "label": name.capitalize(), "field": name, "align": "left"} for name in names]
     table = ui.table(
-        rows=[], columns=columns, title=title, row_key="number", pagination={"rowsPerPage": 15}
+        rows=[], columns=columns, title=title, row_key="id", pagination={"rowsPerPage": 15}
     ).classes("w-full")
     table.props('flat dense wrap-cells no-data-label="Nothing yet."')
     return table

@@ -93,8 +93,11 @@ def frame(request: Request, title: str) -> Iterator[None]:
         )
         ui.label("Moonpool").classes("text-base font-semibold mr-3 mp-words")
         for name, path, icon in LINKS:
-            link = ui.link(target=path).classes("mp-link" + (" mp-here" if name == title else ""))
-            link.props(f'aria-label="{name}"' + (' aria-current="page"' if name == title else ""))
+            # No ui.link: that learns its prefix a moment after it can be clicked.
+            link = ui.element("a").classes("mp-link" + (" mp-here" if name == title else ""))
+            link.props(f'href="{_root(request)}{path}" aria-label="{name}"')
+            if name == title:
+                link.props('aria-current="page"')
             with link, ui.row().classes("items-center gap-1 no-wrap"):
                 ui.icon(icon).classes("text-lg")
                 ui.label(name).classes("mp-words")
@@ -112,6 +115,11 @@ def frame(request: Request, title: str) -> Iterator[None]:
         ui.label(f"Moonpool {__version__} · keys 1 to {len(LINKS)} open the pages").classes(
             "mp-note mp-words"
         )
+
+
+def _root(request: Request) -> str:
+    """What stands before this dashboard's paths: where it is mounted, and a proxy's prefix before that."""
+    return quote(request.headers.get("x-forwarded-prefix", "") + request.scope.get("root_path", ""))
 
 
 def card() -> ui.card:

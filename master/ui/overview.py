@@ -56,7 +56,7 @@ async def show(api: Api) -> None:
 
     async def refresh() -> None:
         cluster, health = await api.get("/cluster"), await api.get("/health")
-        samples = (await api.get("/history"))["samples"]
+        samples = await api.items("/history")
         _show_warnings(warnings, health)
         _show_figures(figures, cluster, samples)
         times = [sample["time_s"] for sample in samples]

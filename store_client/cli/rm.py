@@ -80,7 +80,7 @@ def rm(
         if keys:
             with progress("looking them up"):
                 batches = _named(client, keys)
-            _confirm(f"remove {len(keys)} key(s) with all that hangs on them", dry_run or yes, needed=False)
+            confirm(f"remove {len(keys)} key(s) with all that hangs on them", dry_run or yes, needed=False)
         else:
             batches = _selected(client, keyspace, prefix)
             what = (
@@ -88,10 +88,10 @@ def rm(
                 if not prefix
                 else f"every key that begins with {prefix!r}"
             )
-            _confirm(f"remove {what}", dry_run or yes, needed=True)
+            confirm(f"remove {what}", dry_run or yes, needed=True)
         with progress("removing") as shown:
             _run(remove, batches, total, shown)
-    _report(total, dry_run, as_json)
+    report(total, dry_run, as_json)
 
 
 Remover = Callable[["KeyspaceSpec", list[bytes]], "Removed"]
@@ -165,7 +165,7 @@ def _listed(
         yield spec, hashes[start : start + BATCH]
 
 
-def _confirm(what: str, agreed: bool, *, needed: bool) -> None:
+def confirm(what: str, agreed: bool, *, needed: bool) -> None:
     """Asks on a terminal. Where nobody can be asked, what removes more than it names needs --yes."""
     from moonpool.schemas.errors import ConfigError
 
@@ -181,7 +181,8 @@ def _confirm(what: str, agreed: bool, *, needed: bool) -> None:
         )
 
 
-def _report(total: Total, dry_run: bool, as_json: bool) -> None:
+def report(total: Total, dry_run: bool, as_json: bool) -> None:
+    """Says what was removed, and ends the command."""
     from moonpool.store_client.cli.failures import NOT_THERE, OK, REFUSED
     from moonpool.store_client.cli.output import print_json, say, write
 

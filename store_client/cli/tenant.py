@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from moonpool.store_client.cli.options import AsJson, Assignments, ConfigFile, Master, open_pool
+from moonpool.store_client.cli.options import AsJson, Assignments, ConfigFile, Master, Yes, open_pool
+from moonpool.store_client.cli.rm import Total, confirm, report
 
 app = typer.Typer(help="Tenants and their quotas.", no_args_is_help=True)
 
@@ -68,3 +69,32 @@ def set_quota(
         return
     size = format_size(quota_bytes) if quota_bytes else "as much as there is room for"
     write(f"tenant {tenant} may store {size}{'' if changed else ' (it was so already)'}\n")
+
+
+@app.command("rm")
+def remove(
+    tenant: Tenant,
+    force: Annotated[bool, typer.Option("--force", help="Leased and pinned blocks too.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many blocks would be removed.")
+    ] = False,
+    yes: Yes = False,
+    master: Master = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove all blocks of a tenant, and its quota. Needs the role admin. Exit codes are those of `moonpool rm`."""
+    from moonpool.schemas.errors import NotFound
+
+    with open_pool(master=master, config=config, assignments=assignments) as client:
+        if not any(one.tenant == tenant for one in client.admin.tenants()):
+            raise NotFound(key=f"tenant {tenant}")
+        confirm(f"remove everything of tenant {tenant}", dry_run or yes, needed=True)
+        clear = client.admin.would_clear if dry_run else client.clear
+        total = Total()
+        for spec in client.admin.keyspaces_of(tenant):
+            total.add(clear(spec.digest(), force=force))
+        if not dry_run:
+            client.admin.forget_quota(tenant)
+    report(total, dry_run, as_json)

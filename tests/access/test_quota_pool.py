@@ -119,3 +119,22 @@ def test_the_command(clients: dict[str, StoreClient], monkeypatch: pytest.Monkey
     assert {one["tenant"]: one["quota_bytes"] for one in listed}["green"] == 7 << 20
     assert "7.0 MiB" in run.invoke(app, ["tenant", "list"]).stdout
     assert run.invoke(app, ["tenant", "set", "green", "--quota", "much"]).exception is not None
+
+
+def test_a_tenant_is_removed_on_the_command_line(clients: dict[str, StoreClient]) -> None:
+    red, admin = clients["red"], clients["admin"]
+    admin.admin.set_quota("red", QUOTA)
+    assert red.put("some", b"r" * SIZE) is Status.OK
+    options = ["--master", red.settings.master, "--set", f"token={TOKENS['admin']}", "--json"]
+
+    def run(*arguments: str) -> tuple[int, str]:
+        found = CliRunner().invoke(app, ["tenant", "rm", *arguments, *options])
+        return found.exit_code, found.stdout
+
+    code, dry = run("red", "--dry-run", "--force")
+    assert code == 0 and json.loads(dry)["removed"] > 0
+    assert red.batch_is_exist(["some"]) == [True]
+    code, said = run("red", "--yes", "--force")
+    assert code == 0 and json.loads(said)["removed"] == json.loads(dry)["removed"]
+    assert red.batch_is_exist(["some"]) == [False] and red.status()["quota_bytes"] == 0
+    assert run("nobody", "--yes")[0] != 0

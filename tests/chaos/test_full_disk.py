@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from client.pool import wait_for_nodes, wait_until
+from client.pool import wait_for_nodes
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import StoreFailed

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from client.pool import wait_for_nodes, wait_until
+from client.pool import wait_for_nodes
 from support.commands import Said, moonpool
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import NotFound

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.store_client import StoreClient
@@ -44,11 +44,3 @@ def client_of(pool: Pool, **settings: object) -> StoreClient:
 def wait_for_nodes(client: StoreClient, count: int = 1, timeout_s: float = 20.0) -> None:
     """Returns once the master knows that many live nodes."""
     wait_until(lambda: sum(entry.state == 1 for entry in client.cluster_map().nodes) >= count, timeout_s)
-
-
-def wait_until(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Asks until it holds."""
-    end_s = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < end_s, "it never came to hold"
-        time.sleep(0.01)

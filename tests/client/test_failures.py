@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from client.chains import Engine, all_ok, chained, get_chain, put_chain
-from client.pool import MakeClient, Pool, wait_until
+from client.pool import MakeClient, Pool
 from support.payloads import chain_hashes
+from support.waiting import wait_until
 
 from moonpool.schemas.errors import DeadlineExceeded, TransferFailed, Unavailable, Unreachable
 from moonpool.schemas.messages import Status

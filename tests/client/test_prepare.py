@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from client.pool import wait_until
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import Unreachable

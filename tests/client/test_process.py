@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from client.chains import Engine, all_ok, chained, get_chain, put_chain
-from client.pool import MakeClient, Pool, client_of, wait_for_nodes, wait_until
+from client.pool import MakeClient, Pool, client_of, wait_for_nodes
 from support.payloads import chain_hashes
 from support.processes import MasterProcess, ServerProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.errors import Closed, UsedAfterFork
 from moonpool.schemas.messages import Status

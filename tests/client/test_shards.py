@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 from client.chains import all_ok, chained, get_chain, put_chain
-from client.pool import SIZE_BYTES, MakeClient, wait_for_nodes, wait_until
+from client.pool import SIZE_BYTES, MakeClient, wait_for_nodes
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.messages import Status
 from moonpool.store_client import KeyspaceSpec, Kind, StoreClient

@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 from client.chains import Engine, all_ok, chained
-from client.pool import Pool, wait_until
+from client.pool import Pool
 from client.test_prepare import PinningCopier
 from support.payloads import chain_hashes
+from support.waiting import wait_until
 
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (

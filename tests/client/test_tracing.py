@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 from client.chains import all_ok, chained, get_chain, put_chain
-from client.pool import wait_until
 from support.payloads import chain_hashes
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import KeyspaceUnknown

@@ -15,10 +15,11 @@ import msgspec
 import numpy as np
 import pytest
 from client.chains import Engine, all_ok, chained, get_chain, put_chain
-from client.pool import MakeClient, Pool, client_of, wait_for_nodes, wait_until
+from client.pool import MakeClient, Pool, client_of, wait_for_nodes
 from engine_transport.conftest import EnginePool
 from support.payloads import chain_hashes
 from support.processes import ServerProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.errors import TransferFailed
 from moonpool.schemas.framing import PROTOCOL_VERSION

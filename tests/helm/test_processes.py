@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.chart import Chart, Manifests
 from support.etcd_server import EtcdServer
+from support.ports import free_ports
 from support.processes import ServerProcess
 
 KINDS = ("master", "node", "client")
@@ -57,11 +57,8 @@ def lay_out(manifests: Manifests, folder: Path, ports: dict[str, int]) -> dict[s
     return files
 
 
-def free_ports() -> dict[str, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return {"rpc": one.getsockname()[1], "http": other.getsockname()[1]}
+def server_ports() -> dict[str, int]:
+    return dict(zip(("rpc", "http"), free_ports(2), strict=True))
 
 
 def helm_test(manifests: Manifests, client: Path) -> None:
@@ -81,7 +78,7 @@ def helm_test(manifests: Manifests, client: Path) -> None:
 @pytest.mark.parametrize("name", ["default", "insecure"])
 def test_servers_run_on_what_the_chart_wrote(chart: Chart, tmp_path: Path, name: str) -> None:
     manifests = chart.render({} if name == "default" else {"access": {"insecure": True}})
-    ports = free_ports()
+    ports = server_ports()
     files = lay_out(manifests, tmp_path, ports)
     with Configured("master", files["master"]), Configured("node", files["node"]):
         helm_test(manifests, files["client"])
@@ -96,7 +93,7 @@ def test_several_masters_run_on_what_the_chart_wrote(chart: Chart, tmp_path: Pat
     """Two of them share the shards; when one leaves, the other has all."""
     manifests = chart.render("ha-etcd")
     places = {name: tmp_path / name for name in ("first", "second")}
-    ports = {name: free_ports() for name in places}
+    ports = {name: server_ports() for name in places}
     files = {}
     with EtcdServer(tmp_path / "etcd") as etcd, ExitStack() as servers:
         masters = {}

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from client.chains import all_ok, chained, put_chain
-from client.pool import wait_until
 from support.etcd_server import EtcdServer
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import MoonpoolError, Unavailable, Unreachable, WrongShard

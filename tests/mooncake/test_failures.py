@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.mooncake_pools import Memory, Pool, wait_until
+from support.mooncake_pools import Memory, Pool
+from support.waiting import wait_until
 
 import moonpool.store_client.mooncake as moonpool_module
 from moonpool.schemas.errors import UsedAfterFork

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.mooncake_pools import Pool, free_ports
+from support.mooncake_pools import Pool
+from support.ports import free_ports
 from support.tiny_model import VOCABULARY, make_tiny_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]

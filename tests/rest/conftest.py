@@ -1,10 +1,12 @@
-"""One master for all tests of a file."""
+"""One master for all tests of a file, and one cluster for those that need several masters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
+from support.rest_cluster import Cluster
 from support.rest_master import RestMaster
 
 
@@ -12,3 +14,9 @@ from support.rest_master import RestMaster
 def master() -> Iterator[RestMaster]:
     with RestMaster() as running:
         yield running
+
+
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(stack, tmp_path_factory.mktemp("etcd"))

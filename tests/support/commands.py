@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -25,10 +26,16 @@ class Said(NamedTuple):
 
 
 def moonpool(*words: str) -> Said:
-    """Runs `moonpool WORDS`."""
+    """Runs `moonpool WORDS`, away from any terminal and from what a test runner says of its width."""
     out, err = io.StringIO(), io.StringIO()
     code = 0
-    with patch("sys.argv", ["moonpool", *words]), redirect_stdout(out), redirect_stderr(err):
+    without_width = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    with (
+        patch("sys.argv", ["moonpool", *words]),
+        patch.dict(os.environ, without_width, clear=True),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         try:
             main()
         except SystemExit as end:

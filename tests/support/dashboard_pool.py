@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from types import TracebackType
 from typing import Self
 
 import httpx
 import numpy as np
-from client.pool import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.store_client import BlockPut, Fragments, KeyspaceSpec, Kind, StoreClient
+from support.ports import free_ports
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 BLOCK_BYTES = 16 << 10
 RANKS = 2
 START_TIMEOUT_S = 60.0
 SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="tiny/model", shard_bytes=(BLOCK_BYTES,) * RANKS, block_tokens=16)
-
-
-def free_port() -> int:
-    """One that nobody listens on, from a range that no outgoing connection takes."""
-    for port in range(21100, 21900):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no port is free")
 
 
 def chain_of(name: str, count: int) -> list[bytes]:
@@ -47,7 +35,7 @@ class DashboardPool:
     """`arguments`: more flags of the master. `token`, `node_token`: what the client and the node show."""
 
     def __init__(self, *arguments: str, token: str = "", node_token: str = "") -> None:
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
         port = self.url.rpartition(":")[2]
         self.token, self.node_token = token, node_token
         self.keyspace = SPEC.digest()

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -20,6 +19,7 @@ from typing import Any, Self
 
 from moonpool.master.store.etcd import EtcdStore
 from moonpool.master.store.etcd_link import EtcdAccess
+from support.ports import free_ports
 
 START_TIMEOUT_S = 60.0
 PASSWORD = "open, sesame"
@@ -47,7 +47,7 @@ class EtcdServer:
         self._host = host
         self._process: subprocess.Popen[bytes] | None = None
         self._prefix = list(prefix)
-        self._ports = [2379, 2380] if prefix else _free_ports(2, host)
+        self._ports = [2379, 2380] if prefix else free_ports(2, host)
         self._token = ""
 
     @property
@@ -178,17 +178,6 @@ class EtcdServer:
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)
-
-
-def _free_ports(count: int, host: str) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind((host, 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def open_etcd(server: EtcdServer, prefix: bytes = b"/moonpool/test/", **access: str) -> EtcdStore:

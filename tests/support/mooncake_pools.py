@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from support.mooncake_differences import DIFFERENCES
+from support.ports import free_ports
 from support.processes import MasterProcess
 
 SEGMENT_BYTES = 64 << 20
@@ -166,26 +166,6 @@ class Memory:
     def at(self, offset: int, size_bytes: int) -> bytes:
         """What lies there."""
         return ctypes.string_at(self.address + offset, size_bytes)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Fails where it doesn't become true."""
-    end_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end_s, "it did not happen"
-        time.sleep(0.02)
 
 
 def _listens(port: int) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from types import TracebackType
 from typing import Any, Self
 
 from moonpool.schemas.config import ClientSettings
+from moonpool.schemas.errors import NotFound
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import Description, Hello, ReportBad, decode_from_master
 from moonpool.store_client import StoreClient
@@ -35,7 +37,12 @@ class Pool:
     def connector(self, role: str = "kv_both", extra: dict[str, Any] | None = None) -> dict[str, Any]:
         """vLLM's kv_transfer_config. Its load failure policy is left at vLLM's default, which is "fail". The pool
         is waited for longer than by default: a busy machine is no fault."""
-        place = {"master": self.master.address, "run_dir": self.node.run_dir, "match_timeout_s": 5.0}
+        place = {
+            "master": self.master.address,
+            "run_dir": self.node.run_dir,
+            "match_timeout_s": 5.0,
+            "save_timeout_s": 30.0,
+        }
         return {
             "kv_connector": "MoonpoolStoreConnector",
             "kv_connector_module_path": "moonpool.connector",
@@ -52,6 +59,17 @@ class Pool:
         """(keyspace, hash) of one block of a prompt."""
         (keyspace,) = engine.ask("keyspaces")["digests"]
         return bytes.fromhex(keyspace), bytes.fromhex(engine.ask("hashes", prompt=prompt)["hashes"][block])
+
+    def await_saved(self, engine: EngineProcess, prompt: list[int], blocks: int, *, ranks: int) -> None:
+        """Waits until the index has every rank's copies of the prompt's first blocks. An engine that has settled has
+        committed them; the node's report of them may still be on its way."""
+        end_s = time.monotonic() + 30
+        while time.monotonic() < end_s:
+            with contextlib.suppress(NotFound):
+                if len(self.describe(engine, prompt, blocks - 1).copies) == ranks:
+                    return
+            time.sleep(0.02)
+        raise AssertionError(f"not saved: {engine.metrics()}\n{engine.log()[-4000:]}")
 
     def damage(
         self, engine: EngineProcess, prompt: list[int], block: int, how: Damage, *, rank: int = 0

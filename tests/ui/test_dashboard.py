@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from client.pool import wait_until
 from playwright.sync_api import Browser, Page, expect
 from support.dashboard_pool import DashboardPool
+from support.waiting import wait_until
 from ui.conftest import Visit
 
 from moonpool.master.ui.sessions import SESSION_S, SESSIONS_MAX, Sessions
@@ -38,6 +38,18 @@ def test_digits_open_the_pages(visit: Visit) -> None:
         page.keyboard.press(str(number))
         page.wait_for_url(f"**{path}", timeout=WAIT_MS)
         expect(page.locator("a.mp-here")).to_have_count(1, timeout=WAIT_MS)
+
+
+def test_links_lead_to_the_dashboard_from_their_first_moment(visit: Visit) -> None:
+    """A click or key may come as soon as a link is there."""
+    visit.page.add_init_script("""
+        window.seen = new Set();
+        new MutationObserver(() => document.querySelectorAll('a.mp-link').forEach(
+            (link) => window.seen.add(link.getAttribute('href')))).observe(document, {childList: true, subtree: true});
+    """)
+    page = visit.open("/ui/nodes")
+    see(page, "live")
+    assert page.evaluate("[...window.seen].sort()") == sorted(PATHS)
 
 
 def test_nodes_show_their_pages_as_heat(visit: Visit) -> None:

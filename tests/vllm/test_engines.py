@@ -47,6 +47,7 @@ def test_tensor_parallel_ranks_save_and_load_and_one_without_its_part_is_a_miss(
     (found,) = engine.generate(asked)
     assert (found.tokens, found.cached) == (want, 0)
     engine.forget()
+    pool.await_saved(engine, asked, BLOCKS, ranks=2)
     (found,) = engine.generate(asked)
     assert (found.tokens, found.cached) == (want, HIT)
     engine.settle()
@@ -60,6 +61,7 @@ def test_tensor_parallel_ranks_save_and_load_and_one_without_its_part_is_a_miss(
     assert (found.tokens, found.cached) == (want, 3 * BLOCK_TOKENS)
     assert engine.counted("load_failed_blocks") == failed
     engine.settle()
+    pool.await_saved(engine, asked, 4, ranks=2)
     assert [copy.rank for copy in pool.describe(engine, asked, 3).copies] == [0, 1]
 
     # Damage of one rank's part that nobody knows of yet: both ranks compute.
