@@ -18,6 +18,7 @@ from moonpool.connector.pool_client import PoolClient
 from moonpool.connector.workers import RunnerMaker, Workers
 from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
+from moonpool.store_client.tracing import Spans, no_spans
 
 log = logging.getLogger(__name__)
 
@@ -91,12 +92,14 @@ class PoolLookups:
         adapter_digest: Callable[[object], str | None],
         queue_max: int = 1024,
         make_runner: RunnerMaker = Workers,
+        spans: Spans = no_spans,
     ) -> None:
         """`adapter_digest`: digest of an adapter's content, None where it can't be read."""
         self._client = client
         self._counters = counters
         self._timeout_s = timeout_s
         self._adapter_digest = adapter_digest
+        self._spans = spans
         self._answers: deque[Answer] = deque()
         self._registered: set[bytes] = set()
         self._questions = make_runner("match", self._handle, threads=2, queue_max=queue_max)
@@ -145,7 +148,9 @@ class PoolLookups:
             adapter = BASE_MODEL if question.adapter is None else self._adapter_digest(question.adapter)
             if adapter is not None:
                 specs = question.identity.specs(adapter)
-                ready = self._ready(question, specs) if question.match else ()
+                if question.match:
+                    with self._spans("connector.match", b"", len(question.hashes), question.request_id):
+                        ready = self._ready(question, specs)
         except MoonpoolError as error:
             self._counters.add("match_failures")
             log.debug("no answer for %s: %s", question.request_id, error)

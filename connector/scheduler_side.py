@@ -27,6 +27,7 @@ from moonpool.connector.scheduler_half import SchedulerHalf
 from moonpool.connector.tracked import Roles
 from moonpool.schemas.clock import MonotonicClock
 from moonpool.schemas.config import ClientSettings, ConnectorSettings
+from moonpool.store_client.tracing import spans
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,11 @@ def make_scheduler_half(
 
     counters = Counters()
     lookups = PoolLookups(
-        client, counters, timeout_s=settings.match_timeout_s, adapter_digest=AdapterReader()
+        client,
+        counters,
+        timeout_s=settings.match_timeout_s,
+        adapter_digest=AdapterReader(),
+        spans=spans(wanted=client_settings.tracing),
     )
     return SchedulerHalf(
         plan,

@@ -37,6 +37,7 @@ from moonpool.connector.worker_side import make_worker_half
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.store_client.copiers.base import DeviceCopier
+from moonpool.store_client.tracing import spans
 
 IDLE_PAUSE_S = 0.0002
 """A step that computes nothing and waits for our threads: an engine in their process would keep the interpreter
@@ -233,6 +234,7 @@ class MoonpoolStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
                 self._settings,
                 kv_caches,
                 make_client,
+                spans(wanted=self._client_settings.tracing),
             )
         except MoonpoolError as error:
             log.error("the pool is not used: %s", error)

@@ -23,8 +23,12 @@ from moonpool.connector.workers import RunnerMaker, Workers
 from moonpool.schemas.config import ConnectorSettings
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.packed import split_hashes
+from moonpool.store_client.tracing import Spans, no_spans
 
 log = logging.getLogger(__name__)
+
+NAMED_MAX = 16
+"""Requests that the span of a save names."""
 
 Fence = Callable[[], None]
 """Returns once everything that the engine had launched when the fence was made is done."""
@@ -67,6 +71,7 @@ class WorkerHalf:
         facts: Callable[[int], RankFacts],
         begin: Callable[[], None] | None = None,
         make_runner: RunnerMaker = Workers,
+        spans: Spans = no_spans,
     ) -> None:
         """`layouts`: one a group of the plan. `facts`: this worker's, for a generation. `begin`: first thing in
         each thread."""
@@ -76,6 +81,7 @@ class WorkerHalf:
         self._settings = settings
         self._client = client
         self._begin = begin
+        self._spans = spans
         self._place = place
         self._facts = facts
         self._asked_facts = 0
@@ -216,7 +222,8 @@ class WorkerHalf:
         try:
             job.fence()
             if time.monotonic() < job.deadline_s:
-                bad = self._mover.load(job.move, job.deadline_s)
+                with self._spans("connector.load", b"", transfer.block_count, transfer.request_id):
+                    bad = self._mover.load(job.move, job.deadline_s)
         except MoonpoolError as error:
             log.debug("a load of %s failed: %s", transfer.request_id, error)
         finally:
@@ -229,7 +236,8 @@ class WorkerHalf:
         began_s = time.monotonic()
         try:
             job.fence()
-            outcome = self._mover.save(job.moves, job.job_id, began_s + self._settings.save_timeout_s)
+            with self._spans("connector.save", b"", *_what(job.moves)):
+                outcome = self._mover.save(job.moves, job.job_id, began_s + self._settings.save_timeout_s)
         except MoonpoolError as error:
             log.debug("save job %d failed: %s", job.job_id, error)
         finally:
@@ -247,3 +255,9 @@ def _failed(moves: Sequence[Move], reason: str) -> JobOutcome:
 
 def _all_blocks(transfer: Transfer) -> list[tuple[int, int]]:
     return [block for span in transfer.spans for block in blocks_of(span)]
+
+
+def _what(moves: Sequence[Move]) -> tuple[int, str]:
+    """(blocks, requests) of a save, for its span."""
+    requests = dict.fromkeys(move.transfer.request_id for move in moves)
+    return sum(move.transfer.block_count for move in moves), ",".join(list(requests)[:NAMED_MAX])

@@ -22,6 +22,7 @@ from moonpool.connector.records import RankFacts
 from moonpool.connector.worker_half import Fence, WorkerHalf
 from moonpool.schemas.config import ConnectorSettings
 from moonpool.store_client.copiers.base import DeviceCopier
+from moonpool.store_client.tracing import Spans
 
 NO_FILES = frozenset({"dummy"})
 """Load formats whose weights don't come from the model's files."""
@@ -75,6 +76,7 @@ def make_worker_half(
     settings: ConnectorSettings,
     kv_caches: Mapping[str, Any],
     make_client: ClientMaker,
+    spans: Spans,
 ) -> tuple[WorkerHalf, Callable[[], Fence]]:
     """The half and its fences. Raises InvalidParams for a KV cache whose blocks can't be found."""
     place = place_of(vllm_config, kv_cache_config, engine_rank(Parallel.of(vllm_config)))
@@ -93,6 +95,7 @@ def make_worker_half(
         layouts,
         _facts_maker(vllm_config, kv_caches, place, layouts),
         thread_begin(device),
+        spans=spans,
     )
     for group, layout in zip(plan.groups, layouts, strict=True):
         log.info(

@@ -15,6 +15,7 @@ from moonpool.master.membership.seat import take_seat
 from moonpool.master.server import MasterServer
 from moonpool.schemas.config import MasterSettings
 from moonpool.store_client.rpc.quiet_memory import settle_memory
+from moonpool.store_client.tracing import export_spans
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,12 @@ def run_master(
     Raises RpcFailed where the port can't be had; ConfigError where its cluster was made with other settings.
     """
     _raise_descriptor_limit(settings.connections_max)
-    uvloop.run(_serve(settings, on_ready, origins))
+    end_spans = export_spans("moonpool-master") if settings.tracing else None
+    try:
+        uvloop.run(_serve(settings, on_ready, origins))
+    finally:
+        if end_spans is not None:
+            end_spans()
 
 
 async def _serve(

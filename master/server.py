@@ -30,6 +30,7 @@ from moonpool.schemas.messages import decode_master_request
 from moonpool.store_client.rpc.access import Access, check_bare, check_guarded
 from moonpool.store_client.rpc.peer import Limits
 from moonpool.store_client.rpc.server import RpcServer
+from moonpool.store_client.rpc.server_spans import ServerSpans
 from moonpool.store_client.rpc.tls import ServerTls
 from moonpool.store_client.rpc.tokens import TokenFile
 
@@ -82,7 +83,13 @@ class MasterServer:
         self._tokens = TokenFile(settings.tokens_file) if settings.tokens_file else None
         tls = ServerTls.of(settings.tls_cert, settings.tls_key, settings.tls_ca)
         self._server = RpcServer(
-            self._handler, decode_master_request, "master", limits, access=Access(self._tokens), tls=tls
+            self._handler,
+            decode_master_request,
+            "master",
+            limits,
+            access=Access(self._tokens),
+            tls=tls,
+            spans=ServerSpans.of("master", wanted=settings.tracing),
         )
         self._rest = RestServer(settings) if settings.http_port else None
 

@@ -28,6 +28,13 @@ TlsKey = Annotated[str, Field(description="its private key, a PEM file")]
 TlsVerifyHost = Annotated[
     bool, Field(description="servers' certificates must name the address that is connected to")
 ]
+Tracing = Annotated[
+    bool,
+    Field(
+        description="spans of the calls of clients that make some, sent to OpenTelemetry's collector (extra `otel`)"
+    ),
+]
+
 Insecure = Annotated[
     bool, Field(description="listen beyond this host with neither tokens nor certificates of clients")
 ]
@@ -114,6 +121,7 @@ class MasterSettings(Settings):
     tls_ca: str = Field("", description="CA that clients' certificates are checked against, a PEM file")
     insecure: Insecure = False
     dashboard: bool = Field(True, description="serve the dashboard at /ui of the HTTP port")
+    tracing: Tracing = False
 
 
 class NodeSettings(Settings):
@@ -144,6 +152,7 @@ class NodeSettings(Settings):
     sessions_max: int = Field(1024, ge=1, description="local writers at once")
     metrics_host: str = Field("127.0.0.1", description="address that /metrics is served at")
     metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0: none")
+    tracing: Tracing = False
     tokens_file: TokensFile = ""
     token: Token = ""
     token_file: TokenPath = ""

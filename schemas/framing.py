@@ -2,10 +2,14 @@
 
 `length` counts what follows it. Request id 0 is a push that nobody answers. The reader never trusts a
 length: a frame over the limit in force is a ProtocolError before a byte of it is kept.
+
+The body of a request may begin with TRACE_MARK and the W3C traceparent of the span that it belongs to. Only servers whose
+Welcome says that they make spans are sent any; for all others nothing is on the wire and nothing is looked at.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Generator
 
@@ -16,11 +20,31 @@ PREFIX = struct.Struct("<II")
 FRAME_BYTES_MAX = 16 << 20
 HANDSHAKE_BYTES_MAX = 4096
 PUSH_ID = 0
+TRACE_MARK = b"\xc1"
+"""MessagePack never uses this byte."""
+TRACEPARENT = re.compile(rb"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+TRACEPARENT_BYTES = 55
 
 
 def encode_frame(request_id: int, body: bytes) -> bytes:
     """One frame. The caller keeps bodies under FRAME_BYTES_MAX."""
     return PREFIX.pack(4 + len(body), request_id) + body
+
+
+def with_trace(traceparent: str, body: bytes) -> bytes:
+    """A request's body with the span that it belongs to; empty: none."""
+    return TRACE_MARK + traceparent.encode() + body if traceparent else body
+
+
+def split_trace(body: bytes) -> tuple[str, bytes]:
+    """(traceparent, body without it). Raises ValueError where there is a mark and no traceparent behind it."""
+    if not body.startswith(TRACE_MARK):
+        return "", body
+    end = len(TRACE_MARK) + TRACEPARENT_BYTES
+    parent = body[len(TRACE_MARK) : end]
+    if TRACEPARENT.fullmatch(parent) is None:
+        raise ValueError("a trace mark without a traceparent")
+    return parent.decode(), body[end:]
 
 
 def check_length(length: int, limit_bytes: int, peer: str) -> None:

@@ -76,7 +76,7 @@ class Hello(Message, frozen=True):
 
 class Welcome(Message, frozen=True):
     """`server`: master or node. `epoch` of a master; 0 of a node. `version` and `time_ms` (the server's wall clock) are
-    for diagnosis: nothing is decided by them."""
+    for diagnosis: nothing is decided by them. `traces`: requests may name the span that they belong to (schemas/framing.py)."""
 
     protocol: int
     server: str
@@ -84,6 +84,7 @@ class Welcome(Message, frozen=True):
     frame_bytes_max: int
     version: str = ""
     time_ms: int = 0
+    traces: bool = False
 
 
 class Failed(Message, frozen=True):

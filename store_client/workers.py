@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
+
+from moonpool.store_client.tracing import traceparent
 
 
 class Workers:
@@ -22,7 +25,10 @@ class Workers:
         if len(tasks) == 1:
             tasks[0]()
             return
-        others = [self._pool.submit(task) for task in tasks[1:]]
+        if traceparent.get():  # each in a context of its own: one can't be entered twice at once
+            others = [self._pool.submit(copy_context().run, task) for task in tasks[1:]]
+        else:
+            others = [self._pool.submit(task) for task in tasks[1:]]
         try:
             for task in tasks[:1]:
                 task()

@@ -20,6 +20,7 @@ from moonpool.store_client.node.name_lock import name_lock
 from moonpool.store_client.node.runtime import Node
 from moonpool.store_client.node.segment import Segment, open_segment
 from moonpool.store_client.rpc.quiet_memory import settle_memory
+from moonpool.store_client.tracing import export_spans
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,12 @@ def run_node(settings: NodeSettings, ready_file: str = "", *, forget: bool = Fal
         try:
             if settings.prefault:
                 _prefault(segment)
-            uvloop.run(_serve(settings, segment, ready_file))
+            end_spans = export_spans("moonpool-node") if settings.tracing else None
+            try:
+                uvloop.run(_serve(settings, segment, ready_file))
+            finally:
+                if end_spans is not None:
+                    end_spans()
         finally:
             if forget:
                 segment.unlink()

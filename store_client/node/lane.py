@@ -24,7 +24,7 @@ from moonpool.schemas.errors import (
     Unauthorized,
     VersionMismatch,
 )
-from moonpool.schemas.framing import HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, encode_frame
+from moonpool.schemas.framing import HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, encode_frame, split_trace
 from moonpool.schemas.header import SlotState
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
@@ -60,6 +60,7 @@ from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import Visible
 from moonpool.store_client.node.scoped_reads import checked_pieces, own_headers
 from moonpool.store_client.rpc.access import NOBODY, WITHDRAWN, Access, Admission, check_role, forbidden
+from moonpool.store_client.rpc.server_spans import ServerSpans
 from moonpool.store_client.rpc.tls import ServerTls, cut
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class LaneHooks:
     visible: Visible
     visible_wait_s: float
     put_ids: itertools.count[int]
+    spans: ServerSpans | None = None
 
 
 class Lane:
@@ -114,6 +116,8 @@ class Lane:
         self._memory = core.slots.data.data  # a memoryview: slices of it cost no copy
         self.bytes_read = 0
         self.bytes_written = 0
+        self._parent = ""
+        """The traceparent of the exchange under way."""
         self._turn = threading.Lock()
         self.idle_since_s: float | None = None
         """Monotonic; None while it shakes hands or has an exchange under way."""
@@ -149,7 +153,10 @@ class Lane:
                 self._set_idle(time.monotonic())
                 request_id, message = self._next(FRAME_BYTES_MAX, STALL_S, lambda: self._set_idle(None))
                 set_pause(self._sock, STALL_S)
-                self._answer(request_id, message)
+                if self._parent:
+                    self._answer_traced(request_id, message)
+                else:
+                    self._answer(request_id, message)
         except (ProtocolError, VersionMismatch, TooLarge, InvalidParams, Unauthorized) as error:
             logger.info("data lane of %s closed: %s", self._peer, error)
             self._say_failed(request_id, error)
@@ -175,8 +182,11 @@ class Lane:
             self._tls.check_peer(self._certificate)
         self._admission = self._access.admit(message)
         self.admitted = True
-        self._reply(request_id, Welcome(PROTOCOL_VERSION, "node", 0, FRAME_BYTES_MAX))
+        self._reply(request_id, self._welcome())
         return request_id
+
+    def _welcome(self) -> Welcome:
+        return Welcome(PROTOCOL_VERSION, "node", 0, FRAME_BYTES_MAX, traces=self._hooks.spans is not None)
 
     def _set_idle(self, since_s: float | None) -> None:
         with self._turn:
@@ -187,10 +197,24 @@ class Lane:
     ) -> tuple[int, Message]:
         request_id, body = receive_frame(self._sock, limit_bytes, timeout_s, self._peer, begun)
         try:
+            if self._hooks.spans is not None:
+                self._parent, body = split_trace(body)
             message: Message = decode_lane_request(body)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise ProtocolError(peer=self._peer, reason=f"not a request: {error}") from error
         return request_id, message
+
+    def _answer_traced(self, request_id: int, message: Message) -> None:
+        assert self._hooks.spans is not None
+        span = self._hooks.spans.begin(type(message).__name__, self._parent, self._peer)
+        failure: str | None = None
+        try:
+            self._answer(request_id, message)
+        except BaseException as error:
+            failure = str(error)
+            raise
+        finally:
+            span.end(failure)
 
     def _answer(self, request_id: int, message: Message) -> None:
         if not self._access.holds(self._admission):

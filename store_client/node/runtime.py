@@ -43,6 +43,7 @@ from moonpool.store_client.rpc.access import Access, check_guarded
 from moonpool.store_client.rpc.credentials import Credentials
 from moonpool.store_client.rpc.https import page_tls
 from moonpool.store_client.rpc.server import RpcServer
+from moonpool.store_client.rpc.server_spans import ServerSpans
 from moonpool.store_client.rpc.timings import CallTimings
 from moonpool.store_client.rpc.tls import ServerTls
 from moonpool.store_client.rpc.tokens import TokenFile
@@ -95,8 +96,14 @@ class Node:
         )
         self._put_ids = itertools.count(1)
         self._engine_door: EngineDoor | None = None
+        self._spans = ServerSpans.of("node", wanted=settings.tracing)
         hooks = LaneHooks(
-            self._lane_begin, self._lane_register, self._streams.wait, VISIBLE_WAIT_S, self._put_ids
+            self._lane_begin,
+            self._lane_register,
+            self._streams.wait,
+            VISIBLE_WAIT_S,
+            self._put_ids,
+            self._spans,
         )
         self._lanes = LaneServer(self.core, hooks, settings.lanes_max, self._access, self._tls)
 
@@ -120,6 +127,7 @@ class Node:
                 "node",
                 access=self._access,
                 tls=self._tls,
+                spans=self._spans,
             )
             stack.push_async_callback(remote.close)
             info = self._info(await remote.listen_tcp(settings.host, settings.port), data_port)
@@ -131,6 +139,7 @@ class Node:
                 decode_node_request,
                 "node",
                 access=self._access,
+                spans=self._spans,
             )
             stack.push_async_callback(local.close)
             await local.listen_unix(info.unix_path)

@@ -21,11 +21,19 @@ from moonpool.schemas.errors import (
     VersionMismatch,
     from_wire,
 )
-from moonpool.schemas.framing import FRAME_BYTES_MAX, PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame
+from moonpool.schemas.framing import (
+    FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    PUSH_ID,
+    FrameReader,
+    encode_frame,
+    with_trace,
+)
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
 from moonpool.store_client.rpc.address import Address, dial
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.rpc.tls import cut, explain_end
+from moonpool.store_client.tracing import traceparent
 
 RECEIVE_BYTES = 64 << 10
 """Under malloc's threshold for mappings, so that a receive doesn't map and unmap memory."""
@@ -198,6 +206,8 @@ class RpcConnection:
     def _encode(self, message: Message) -> bytes:
         body = encode(message)
         assert self.welcome is not None
+        if self.welcome.traces:
+            body = with_trace(traceparent.get(), body)
         limit_bytes = min(self.welcome.frame_bytes_max, FRAME_BYTES_MAX) - 4
         if len(body) > limit_bytes:
             raise TooLarge(what=type(message).__name__, size_bytes=len(body), limit_bytes=limit_bytes)

@@ -84,6 +84,11 @@ class Handler(Protocol):
         ...
 
 
+def older(since_s: float | None, now_s: float, limit_s: float) -> bool:
+    """Whether something has lasted too long; None: it isn't so now."""
+    return since_s is not None and now_s - since_s > limit_s
+
+
 def printable(text: str) -> str:
     """A peer's own words, fit for one line of a log."""
     return "".join(c if c.isprintable() else "?" for c in text[:64])

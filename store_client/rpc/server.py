@@ -16,6 +16,7 @@ from moonpool.store_client.rpc.access import Access
 from moonpool.store_client.rpc.address import check_unix_path
 from moonpool.store_client.rpc.peer import Handler, Limits
 from moonpool.store_client.rpc.server_connection import ServerConnection, Service
+from moonpool.store_client.rpc.server_spans import ServerSpans
 from moonpool.store_client.rpc.timings import CallTimings
 from moonpool.store_client.rpc.tls import ServerTls
 from moonpool.store_client.rpc.tls_listener import TlsListener
@@ -38,9 +39,13 @@ class RpcServer:
         *,
         access: Access | None = None,
         tls: ServerTls | None = None,
+        spans: ServerSpans | None = None,
     ) -> None:
-        """`access`: whom it lets in (None: everybody). `tls`: of its TCP ports (None: they speak plain text)."""
-        self._service = Service(handler, decode, server_name, limits or Limits(), access or Access(), tls)
+        """`access`: whom it lets in (None: everybody). `tls`: of its TCP ports (None: they speak plain text). `spans`: of
+        its calls (None: it makes none)."""
+        self._service = Service(
+            handler, decode, server_name, limits or Limits(), access or Access(), tls, spans
+        )
         self._listeners: list[asyncio.Server] = []
         self._tls_listeners: list[TlsListener] = []
         self._unix_paths: list[str] = []

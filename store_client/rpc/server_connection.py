@@ -17,7 +17,6 @@ import msgspec
 from moonpool import __version__
 from moonpool.schemas.access import Identity
 from moonpool.schemas.errors import (
-    InternalError,
     InvalidParams,
     MoonpoolError,
     Overloaded,
@@ -26,11 +25,13 @@ from moonpool.schemas.errors import (
     Unauthorized,
     VersionMismatch,
 )
-from moonpool.schemas.framing import PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame
+from moonpool.schemas.framing import PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame, split_trace
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
 from moonpool.store_client.rpc.access import WITHDRAWN, Access, Visitor
 from moonpool.store_client.rpc.address import set_tcp_options
-from moonpool.store_client.rpc.peer import Handler, Limits, Pending, printable
+from moonpool.store_client.rpc.failures import failed
+from moonpool.store_client.rpc.peer import Handler, Limits, Pending, older, printable
+from moonpool.store_client.rpc.server_spans import CallSpan, ServerSpans
 from moonpool.store_client.rpc.timings import CallTimings
 from moonpool.store_client.rpc.tls import ServerTls
 
@@ -54,6 +55,7 @@ class Service:
     limits: Limits
     access: Access = field(default_factory=Access)
     tls: ServerTls | None = None
+    spans: ServerSpans | None = None
     connections: set[ServerConnection] = field(default_factory=set)
     tasks: set[Pending] = field(default_factory=set)
     buffered_bytes: int = 0
@@ -72,6 +74,7 @@ class ServerConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(self.name)
         self._tasks: set[Pending] = set()
+        self._spans: dict[int, CallSpan] = {}  # of requests under way that name one
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._greeted = False
@@ -137,9 +140,9 @@ class ServerConnection(asyncio.Protocol):
             self.close()
         elif not self._greeted and now_s - self._opened_s > limits.handshake_timeout_s:
             self.abort(f"no handshake within {limits.handshake_timeout_s:g} s")
-        elif _older(self._unread_since_s, now_s, limits.stall_timeout_s):
+        elif older(self._unread_since_s, now_s, limits.stall_timeout_s):
             self.abort(f"replies unread for {limits.stall_timeout_s:g} s")
-        elif _older(self._partial_since_s, now_s, limits.stall_timeout_s):
+        elif older(self._partial_since_s, now_s, limits.stall_timeout_s):
             self.abort(f"half a frame for {limits.stall_timeout_s:g} s")
 
     # ------------------------------------------------------------ asyncio.Protocol
@@ -266,7 +269,10 @@ class ServerConnection(asyncio.Protocol):
     def _take(self, request_id: int, body: bytes) -> None:
         if request_id == PUSH_ID:
             raise ProtocolError(peer=self.name, reason="a request with id 0")
+        spans, parent = self._service.spans, ""
         try:
+            if spans is not None:
+                parent, body = split_trace(body)
             message = self._service.decode(body)
         except Exception as error:  # noqa: BLE001 - strange bytes make a decoder raise many things
             if not self._greeted:
@@ -277,6 +283,8 @@ class ServerConnection(asyncio.Protocol):
         if isinstance(message, Hello):
             self._greet(request_id, message)
         elif self._greeted:
+            if parent and spans is not None:
+                self._spans[request_id] = spans.begin(type(message).__name__, parent, self.name)
             self._handle(request_id, message)
         else:
             raise ProtocolError(peer=self.name, reason=f"{type(message).__name__} before Hello")
@@ -312,6 +320,7 @@ class ServerConnection(asyncio.Protocol):
                 limit_bytes,
                 version=__version__,
                 time_ms=time.time_ns() // 1_000_000,
+                traces=service.spans is not None,
             ),
         )
         service.handler.connected(self)
@@ -324,7 +333,7 @@ class ServerConnection(asyncio.Protocol):
             if isinstance(reply, Message):
                 self._answer(request_id, message, start_s, reply)
                 return
-        except Exception as error:  # noqa: BLE001 - _failed logs it
+        except Exception as error:  # noqa: BLE001 - `failed` logs it
             self._answer(request_id, message, start_s, error)
             return
         # A future needs no task, which costs as much as a small request.
@@ -344,18 +353,13 @@ class ServerConnection(asyncio.Protocol):
             self._wake()
 
     def _answer(self, request_id: int, message: Message, start_s: float, reply: Message | Exception) -> None:
-        if failed := isinstance(reply, Exception):
-            reply = self._failed(message, reply)
+        if isinstance(reply, Exception):
+            reply = failed(self._service.name, message, self.name, reply)
         self._send(request_id, reply)
-        elapsed_s = time.perf_counter() - start_s
-        self._service.timings.took(type(message).__name__, self.name, elapsed_s, failed=failed)
-
-    def _failed(self, message: Message, error: Exception) -> Failed:
-        if not isinstance(error, MoonpoolError):
-            what = type(message).__name__
-            log.error("%s failed on %s of %s", self._service.name, what, self.name, exc_info=error)
-            error = InternalError(detail=f"{self._service.name} failed on {what}: {error!r}")
-        return Failed(error.code, str(error))
+        elapsed_s, fails = time.perf_counter() - start_s, isinstance(reply, Failed)
+        self._service.timings.took(type(message).__name__, self.name, elapsed_s, failed=fails)
+        if self._spans and (span := self._spans.pop(request_id, None)) is not None:
+            span.end(reply.message if isinstance(reply, Failed) else None)
 
     # ------------------------------------------------------------ writing
 
@@ -393,7 +397,3 @@ class ServerConnection(asyncio.Protocol):
             self.name = f"{host}:{port}"
             set_tcp_options(sock)
         self._reader = FrameReader(self.name)
-
-
-def _older(since_s: float | None, now_s: float, limit_s: float) -> bool:
-    return since_s is not None and now_s - since_s > limit_s

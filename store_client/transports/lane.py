@@ -9,7 +9,7 @@ import ssl
 import numpy as np
 
 from moonpool.schemas.errors import ProtocolError, from_wire
-from moonpool.schemas.framing import FRAME_BYTES_MAX, PREFIX, check_length, encode_frame
+from moonpool.schemas.framing import FRAME_BYTES_MAX, PREFIX, check_length, encode_frame, with_trace
 from moonpool.schemas.header import HEADER_DTYPE, Headers
 from moonpool.schemas.messages import (
     Failed,
@@ -32,6 +32,7 @@ from moonpool.store_client.raw_memory import address_of
 from moonpool.store_client.rpc.address import Address, dial
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.rpc.tls import cut, explain_end
+from moonpool.store_client.tracing import traceparent
 from moonpool.store_client.transports.iovec import receive_pieces, send_pieces, set_timeout
 from moonpool.store_client.transports.pieces import coalesce
 
@@ -47,6 +48,7 @@ class Lane:
     ) -> None:
         """Connects and shakes hands. Raises OSError, TimeoutError, MoonpoolError."""
         self.peer = address
+        self._traces = False
         self.started = False
         """Whether a byte of the answer to the exchange under way has come."""
         target = Address.parse(address)
@@ -61,6 +63,7 @@ class Lane:
         except BaseException:
             self._sock.close()
             raise
+        self._traces = reply.traces
 
     @property
     def stale(self) -> bool:
@@ -87,7 +90,7 @@ class Lane:
     def write(self, request: LaneWrite, source: Fragments, deadline_s: float) -> Granted:
         """Sends the payload behind the request. Raises what the node answers with Failed."""
         self.started = False
-        frame = np.frombuffer(encode_frame(1, encode(request)), dtype=np.uint8)
+        frame = self._frame(request)
         head = np.array([address_of(frame)], dtype=np.uint64)
         addresses = np.concatenate((head, source.addresses))
         sizes = np.concatenate((np.array([frame.nbytes], dtype=np.uint64), source.sizes))
@@ -120,9 +123,14 @@ class Lane:
 
     def _exchange(self, request: Message, deadline_s: float) -> LaneReply:
         self.started = False
-        frame = np.frombuffer(encode_frame(1, encode(request)), dtype=np.uint8)
-        self._send(frame, deadline_s)
+        self._send(self._frame(request), deadline_s)
         return self._reply(deadline_s)
+
+    def _frame(self, request: Message) -> U8:
+        body = encode(request)
+        if self._traces:
+            body = with_trace(traceparent.get(), body)
+        return np.frombuffer(encode_frame(1, body), dtype=np.uint8)
 
     def _send(self, frame: U8, deadline_s: float) -> None:
         address = np.array([address_of(frame)], dtype=np.uint64)

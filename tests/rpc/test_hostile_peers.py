@@ -17,7 +17,7 @@ from support.processes import ServerProcess
 from support.raw_peer import RawPeer
 
 from moonpool.schemas.errors import InvalidParams, ProtocolError, VersionMismatch
-from moonpool.schemas.framing import FRAME_BYTES_MAX, PREFIX, encode_frame
+from moonpool.schemas.framing import FRAME_BYTES_MAX, PREFIX, encode_frame, with_trace
 from moonpool.schemas.messages import (
     Done,
     Failed,
@@ -375,3 +375,24 @@ def test_a_flood_on_one_connection_leaves_others_their_turns_and_memory_flat(pro
     # Three floods take a turn each, 1 ms at most, before ours; the machine is shared with other tests.
     assert sorted(latencies_s)[len(latencies_s) // 2] < 0.02
     assert process.resident_bytes() - before_bytes < 32 * MIB
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_marks_of_traces_end_nothing(traced: bool) -> None:
+    """A server that makes no spans never says that it reads them; whoever sends them all the same is told so."""
+    parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    good = with_trace(parent, encode(GetStatus()))
+    bad = (b"\xc1", b"\xc1" + bytes(200), with_trace(parent, b""), with_trace("0" * 55, encode(GetStatus())))
+    if traced:
+        pytest.importorskip("opentelemetry.trace")
+    with ThreadedServer(traced=traced) as server, RawPeer(server.address) as peer:
+        welcome = peer.greet()
+        assert isinstance(welcome, Welcome) and welcome.traces is traced
+        for number, body in enumerate(bad if traced else (*bad, good), 2):
+            peer.socket.sendall(encode_frame(number, body))
+            reply = peer.receive()[1]
+            assert isinstance(reply, Failed) and reply.code == InvalidParams.code
+        if traced:
+            peer.socket.sendall(encode_frame(99, good))
+            assert not isinstance(peer.receive()[1], Failed)
+        assert is_served(server.address)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moonpool.schemas.errors import ProtocolError
-from moonpool.schemas.framing import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, PREFIX, FrameReader, encode_frame
+from moonpool.schemas.framing import (
+    FRAME_BYTES_MAX,
+    HANDSHAKE_BYTES_MAX,
+    PREFIX,
+    FrameReader,
+    encode_frame,
+    split_trace,
+    with_trace,
+)
+from moonpool.schemas.messages import GetStatus, decode_master_request, encode
 
 FRAMES = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(min_size=1, max_size=50)), max_size=8)
 
@@ -63,3 +73,21 @@ def test_an_abandoned_iteration_loses_no_frame() -> None:
     assert next(frames) == (1, b"a")
     frames.close()  # type: ignore[attr-defined]
     assert list(reader.feed(b"")) == [(2, b"b")]
+
+
+PARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
+
+
+def test_a_body_may_name_the_span_it_belongs_to() -> None:
+    body = encode(GetStatus())
+    assert with_trace("", body) is body, "nothing is on the wire where there is no span"
+    assert split_trace(body) == ("", body)
+    assert split_trace(with_trace(PARENT, body)) == (PARENT, body)
+    for bad in (b"\xc1", b"\xc1" + PARENT[:-1].encode(), b"\xc1" + PARENT.upper().encode() + body):
+        with pytest.raises(ValueError, match="traceparent"):
+            split_trace(bad)
+
+
+def test_no_message_begins_with_the_mark() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_master_request(with_trace(PARENT, encode(GetStatus())))

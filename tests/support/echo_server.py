@@ -32,6 +32,7 @@ from moonpool.schemas.messages import (
 )
 from moonpool.store_client.rpc.peer import Limits, Peer
 from moonpool.store_client.rpc.server import RpcServer
+from moonpool.store_client.rpc.server_spans import ServerSpans
 
 HELLO = Hello(protocol=PROTOCOL_VERSION, role="client", client="test")
 KEYSPACE = bytes(16)
@@ -95,10 +96,13 @@ def push_of(position: int) -> Check:
 class ThreadedServer:
     """An RpcServer with an EchoHandler on uvloop in a thread, for blocking clients."""
 
-    def __init__(self, limits: Limits | None = None, unix_path: str = "", port: int = 0) -> None:
+    def __init__(
+        self, limits: Limits | None = None, unix_path: str = "", port: int = 0, *, traced: bool = False
+    ) -> None:
         self.handler = EchoHandler()
         self.address = ""
         self._limits = limits
+        self._traced = traced
         self._unix_path = unix_path
         self._port = port
         self._ready = threading.Event()
@@ -134,7 +138,13 @@ class ThreadedServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self._server = RpcServer(self.handler, decode_master_request, "echo", self._limits)
+        self._server = RpcServer(
+            self.handler,
+            decode_master_request,
+            "echo",
+            self._limits,
+            spans=ServerSpans.of("echo", wanted=self._traced),
+        )
         self.address = f"127.0.0.1:{await self._server.listen_tcp('127.0.0.1', self._port)}"
         if self._unix_path:
             await self._server.listen_unix(self._unix_path)
