@@ -189,6 +189,6 @@ async def test_a_full_database_refuses_and_says_so(tmp_path: Path) -> None:
     with EtcdServer(tmp_path / "etcd", flags=["--quota-backend-bytes", "3000000"]) as etcd:
         store = open_etcd(etcd)
         with pytest.raises(StoreFailed, match="space exceeded"):
-            for number in range(10):
+            for number in range(100):  # its size is known some commits later
                 await store.commit([Put(b"%d" % number, bytes(1_000_000))], timeout_s=T_S)
         await store.close()

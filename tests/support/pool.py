@@ -40,7 +40,8 @@ class Pool:
         place = {
             "master": self.master.address,
             "run_dir": self.node.run_dir,
-            "match_timeout_s": 5.0,
+            "match_timeout_s": 20.0,
+            "load_timeout_s": 30.0,
             "save_timeout_s": 30.0,
         }
         return {
@@ -69,7 +70,7 @@ class Pool:
                 if len(self.describe(engine, prompt, blocks - 1).copies) == ranks:
                     return
             time.sleep(0.02)
-        raise AssertionError(f"not saved: {engine.metrics()}\n{engine.log()[-4000:]}")
+        raise AssertionError(f"not saved: {engine.account()}")
 
     def damage(
         self, engine: EngineProcess, prompt: list[int], block: int, how: Damage, *, rank: int = 0

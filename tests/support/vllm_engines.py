@@ -107,6 +107,11 @@ class EngineProcess:
         """One of the connector's counters, so far."""
         return self.metrics().get(f"vllm:moonpool_{name}_total", 0.0)
 
+    def account(self) -> str:
+        """What it did, for a test that failed: the connector's counters and its last words."""
+        counted = {name: value for name, value in self.metrics().items() if "moonpool" in name and value}
+        return f"{counted}\n{self.log()[-4000:]}"
+
     def log(self) -> str:
         """Everything it has said."""
         return self._log.read_text(errors="replace")

@@ -49,7 +49,7 @@ def test_tensor_parallel_ranks_save_and_load_and_one_without_its_part_is_a_miss(
     engine.forget()
     pool.await_saved(engine, asked, BLOCKS, ranks=2)
     (found,) = engine.generate(asked)
-    assert (found.tokens, found.cached) == (want, HIT)
+    assert (found.tokens, found.cached) == (want, HIT), engine.account()
     engine.settle()
 
     # Rank 1 loses its part of block 3, and the pool gets to know. Rank 0 still has its own.

@@ -12,14 +12,11 @@ from support.vllm_engines import BLOCK_TOKENS, EngineProcess, Nursery, prompt
 
 pytestmark = pytest.mark.vllm
 
-PATIENT = {"match_timeout_s": 5.0}
-"""A machine may be too busy to answer in half a second; that is another test's matter."""
-
 
 @pytest.fixture(scope="module")
 def pair(start) -> tuple[EngineProcess, EngineProcess]:  # type: ignore[no-untyped-def]
     """Two engines of one model."""
-    return start(extra=PATIENT), start(extra=PATIENT)
+    return start(), start()
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +25,7 @@ def windows(
 ) -> Iterator[list[EngineProcess]]:
     """Two engines of a model with sliding windows beside full attention, and one without a pool."""
     model = make_tiny_model(tmp_path_factory.mktemp("windows") / "tiny", window=100)
-    connector = pool.connector(extra=PATIENT)
+    connector = pool.connector()
     engines = [nursery.engine(model, connector), nursery.engine(model, connector), nursery.engine(model)]
     yield engines
     for engine in engines:
@@ -131,5 +128,5 @@ def test_a_model_of_another_window_shares_nothing(
     windows[0].generate(asked)
     windows[0].settle()
     model = make_tiny_model(tmp_path / "tiny", window=64)
-    with nursery.engine(model, pool.connector(extra=PATIENT)) as other:
+    with nursery.engine(model, pool.connector()) as other:
         assert other.generate(asked)[0].cached == 0
