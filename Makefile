@@ -17,7 +17,7 @@ help:
 
 setup: $(STAMP) ## make .venv with all that development needs
 
-$(STAMP): pyproject.toml setup.py constraints.txt constraints-helm.txt scripts/setup.sh
+$(STAMP): pyproject.toml setup.py constraints.txt constraints-helm.txt scripts/setup.sh $(wildcard store_client/hot*)
 	@VENV=$(VENV) scripts/setup.sh
 	@touch $@
 

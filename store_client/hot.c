@@ -261,5 +261,8 @@ PyMODINIT_FUNC PyInit__hot(void) {
     if (b >> 29 & 1 && __builtin_cpu_supports("sse4.1"))
         hash_blocks = blocks_sha_ni;
 #endif
-    return PyModule_Create(&module);
+    PyObject *made = PyModule_Create(&module);
+    if (made && PyModule_AddIntConstant(made, "FORMAT", HOT_FORMAT) < 0)
+        Py_CLEAR(made);
+    return made;
 }

@@ -6,6 +6,7 @@ Both do the same, and the same tests ask both. `HOT` says which one runs.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Sequence
 from itertools import chain
@@ -17,12 +18,21 @@ from numpy.typing import NDArray
 from moonpool.schemas.packed import I64, U32, U64
 from moonpool.store_client.fragments import Fragments
 
+log = logging.getLogger(__name__)
+
+FORMAT = 2
+"""HOT_FORMAT of hot.h that this file was written for."""
+
 try:
     from moonpool.store_client import _hot
 except ImportError:
     HOT = False
 else:
     HOT = os.environ.get("MOONPOOL_NATIVE", "1") != "0"
+    if HOT and getattr(_hot, "FORMAT", 0) != FORMAT:
+        # A checkout that was updated and not built again. Its calls would take columns for other ones.
+        log.warning("the loops in C are of another version and not used: run `make setup` or install again")
+        HOT = False
 
 KEY_HASH_BYTES = 16
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -125,3 +128,13 @@ def test_shares_of_threads_cut_pieces_anywhere(monkeypatch: pytest.MonkeyPatch) 
     native.copy_pieces(to, origin, sizes)
     assert np.array_equal(target, source)
     native.copy_pieces(to[:0], origin[:0], sizes[:0])
+
+
+def test_a_build_of_another_version_is_not_used() -> None:
+    code = (
+        "import sys, types; sys.modules['moonpool.store_client._hot'] = types.ModuleType('_hot');"
+        "from moonpool.store_client import native; sys.exit(native.HOT)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+    assert "make setup" in done.stderr
