@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from moonpool.benchmarks.simulate.costs import Costs
-from moonpool.benchmarks.simulate.world import Shape, Tally, World
+from moonpool.benchmarks.simulate.world import ROUND_ROBIN, Shape, Tally, World
 
 SESSIONS_PER_ENGINE = 8
 ROUTING_SESSIONS = 60
@@ -26,17 +26,19 @@ BUSY = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to simulate. `engines`: the sizes of `scale` and `storm`. `seconds`: of each stretch of time."""
+    """What to simulate. `engines`: the sizes of `scale` and `storm`. `seconds`: of each stretch of time.
+    `routing` of their requests: see Shape. The experiment `routing` compares by itself, under round-robin."""
 
     engines: Sequence[int]
     masters: int = 1
     shards: int = 16
     seconds: float = 30.0
     seed: int = 0
+    routing: str = ROUND_ROBIN
 
     def world(self, costs: Costs, engines: int) -> World:
         """A cluster of that many engines, all of them busy."""
-        shape = Shape(engines, engines * SESSIONS_PER_ENGINE, self.shards, self.masters)
+        shape = Shape(engines, engines * SESSIONS_PER_ENGINE, self.shards, self.masters, routing=self.routing)
         return World(shape, costs, self.seed)
 
 

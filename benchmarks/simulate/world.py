@@ -30,10 +30,13 @@ Part = tuple[int, int, int]
 """(shard, position of the first block, blocks) of one run: in the engine's blocks."""
 
 
+ROUND_ROBIN, STICKY = ROUTINGS = ("round_robin", "sticky")
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A cluster. One engine a host, its eight GPUs sharing the host's DRAM and one card. Sizes in blocks of 512
-    tokens. `routing`: round_robin, or sticky (a session stays with its engine)."""
+    tokens. `routing`: to any engine in turn, or `sticky`: a session stays with its engine."""
 
     engines: int
     sessions: int
@@ -42,7 +45,7 @@ class Shape:
     pool: bool = True
     host_blocks: int = 12_000
     cache_blocks: int = 2_000
-    routing: str = "round_robin"
+    routing: str = ROUND_ROBIN
 
 
 @dataclass(slots=True)
@@ -136,7 +139,7 @@ class World:
 
     def _route(self, number: int) -> int:
         hosts = self.pool.hosts
-        start = number if self.shape.routing == "sticky" else next(self._turn)
+        start = number if self.shape.routing == STICKY else next(self._turn)
         return next(n % len(hosts) for n in range(start, start + len(hosts)) if hosts[n % len(hosts)].alive)
 
     def _serve(self, engine: int, chain: list[bytes]) -> Process:

@@ -43,12 +43,17 @@ def simulate(
     shards: Annotated[int, typer.Option(min=1, help="Shards of the index.")] = 16,
     seconds: Annotated[float, typer.Option(min=1, help="Simulated seconds of each stretch.")] = 30.0,
     seed: Annotated[int, typer.Option(help="Another one, other sessions.")] = 0,
+    routing: Annotated[
+        str,
+        typer.Option(help="Of requests in scale and storm: round_robin, or sticky (a session's own engine)."),
+    ] = "round_robin",
     as_json: AsJson = False,
 ) -> None:
     """Simulate clusters of 10 to 10,000 engines: the master's real cores, a cost model of the network."""
     from moonpool.benchmarks.simulate.costs import calibrate
     from moonpool.benchmarks.simulate.experiments import EXPERIMENTS, Plan
     from moonpool.benchmarks.simulate.experiments import as_json as document
+    from moonpool.benchmarks.simulate.world import ROUTINGS
     from moonpool.schemas.errors import InvalidParams
     from moonpool.store_client.cli.options import numbers
     from moonpool.store_client.cli.output import print_json, print_table, say
@@ -57,7 +62,9 @@ def simulate(
     for name in names:
         if name not in EXPERIMENTS:
             raise InvalidParams(field="EXPERIMENT", value=name, allowed=", ".join(EXPERIMENTS))
-    plan = Plan(numbers("--engines", engines), masters, shards, seconds, seed)
+    if routing not in ROUTINGS:
+        raise InvalidParams(field="--routing", value=routing, allowed=", ".join(ROUTINGS))
+    plan = Plan(numbers("--engines", engines), masters, shards, seconds, seed, routing)
     say("measuring what the master's work costs on this machine")
     costs = calibrate()
     rows: list[Row] = []

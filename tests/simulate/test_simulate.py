@@ -14,6 +14,7 @@ from moonpool.benchmarks.simulate.costs import Costs, PerBlock, calibrate
 from moonpool.benchmarks.simulate.experiments import Plan, routing, scale, storm
 from moonpool.benchmarks.simulate.pool import HASH_BYTES, PaperPool
 from moonpool.benchmarks.simulate.stations import Desk, PrefixCache, Station
+from moonpool.benchmarks.simulate.world import STICKY
 from moonpool.store_client.cli.main import app
 
 COSTS = Costs(
@@ -104,6 +105,8 @@ def test_more_engines_are_more_work_and_a_storm_passes() -> None:
     phases = {row.phase: row for row in storm(COSTS, Plan([10], seconds=6.0))}
     assert phases["down"].hit_ratio < phases["before"].hit_ratio
     assert phases["again"].hit_ratio > phases["lost"].hit_ratio
+    sticky = {row.phase: row for row in storm(COSTS, Plan([10], seconds=6.0, routing=STICKY))}
+    assert sticky["down"].hit_ratio > phases["down"].hit_ratio + 0.1, "a session's blocks lie on one host"
 
 
 def test_calibration_finds_costs_that_grow_with_blocks() -> None:
@@ -120,3 +123,5 @@ def test_the_command_prints_json_and_refuses_what_it_does_not_know() -> None:
     assert "match" in document["costs"]
     refused = CliRunner().invoke(app, ["simulate", "nosuch"])
     assert "routing, scale, storm" in str(refused.exception)
+    refused = CliRunner().invoke(app, ["simulate", "storm", "--routing", "random"])
+    assert "round_robin, sticky" in str(refused.exception)
