@@ -295,14 +295,14 @@ class MasterCore:
             index.start_inventory(node.index)
             node.naming.add(message.shard)
             node.obeys.add(message.shard)  # it reports to whose claim it has taken
+            next_generation = 0
             for op in message.ops[:1]:
                 if isinstance(op, Obeyed):
                     done = node.has_obeyed(message.shard, read_orders(op))
                     confirmed += [(message.segment, drop_id) for drop_id in done]
-            # As of now: orders of an epoch that has passed are refused, whoever gave them.
-            epoch = self._shards.epoch(message.shard)
-            for drop in node.outstanding_of(message.shard):
-                pushes.append((message.segment, msgspec.structs.replace(drop, epoch=epoch)))
+                    next_generation = op.next_generation
+            again = node.retell(message.shard, self._shards.epoch(message.shard), next_generation)
+            pushes += [(message.segment, drop) for drop in again]
         stream.advance(message.stream, message.sequence)
         for op in message.ops:
             if isinstance(op, InventoryEnd):

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import structs
 
 from moonpool.master.columns import NO_SEGMENT
 from moonpool.master.placement import Candidate
@@ -49,8 +50,9 @@ READABLE = (NodeState.JOINING, NodeState.LIVE)
 class Node:
     """One segment. `named`: shards whose inventory has ended since it (re)joined; `complete`: all have. `naming`: those
     whose inventory is under way. `outstanding`:
-    drops that somebody waits for, by id, sent again when the stream of their shard begins. `obeyed`: orders that the
-    node has said it is done with, oldest first: they are never given again."""
+    drops that somebody waits for, by id, sent again when the stream of their shard begins. `retold`: ids of those that
+    were asked before the node announced itself. `obeyed`: orders that the node has said it is done with, oldest first:
+    they are never given again."""
 
     info: NodeInfo
     index: int
@@ -68,6 +70,7 @@ class Node:
     )  # shards whose owner's epoch it has seen: it obeys no older one
     streams: dict[int, ReportStream] = field(default_factory=dict)
     outstanding: dict[int, Drop] = field(default_factory=dict)
+    retold: set[int] = field(default_factory=set)
     obeyed: dict[ShardOrder, None] = field(default_factory=dict)
 
     def stream(self, shard: int) -> ReportStream:
@@ -89,6 +92,17 @@ class Node:
     def outstanding_of(self, shard: int) -> list[Drop]:
         """Drops that are not confirmed, oldest first."""
         return [drop for drop in self.outstanding.values() if drop.shard == shard]
+
+    def retell(self, shard: int, epoch: int, next_generation: int) -> list[Drop]:
+        """What is sent when the stream of a shard begins, in the epoch of now: orders of one that has passed are
+        refused, whoever gave them. What is begun from `next_generation` on was put after those that were asked before
+        the node was here: they don't mean it."""
+        found = []
+        for drop in self.outstanding_of(shard):
+            before = drop.before or (next_generation if drop.drop_id in self.retold else 0)
+            self.outstanding[drop.drop_id] = again = structs.replace(drop, epoch=epoch, before=before)
+            found.append(again)
+        return found
 
     def done(self, drop_id: int) -> None:
         """The node has confirmed this one."""
@@ -159,6 +173,7 @@ class Nodes:
         self._leave(node)  # it may have moved to another host
         node.info, node.heard_s, node.connected = info, now_s, True
         node.cut_streams()
+        node.retold = set(node.outstanding)
         if node.state is NodeState.LOST:
             node.complete = False
             node.named.clear()

@@ -113,6 +113,8 @@ class Restorer:
             removal.order,
         )
         node.expect(drop)
+        if shard not in node.streams:
+            node.retold.add(drop.drop_id)
         return drop
 
     def obeyed(self, segment: bytes, shard: int, order: tuple[int, int]) -> bool:

@@ -12,25 +12,36 @@ from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import Drop, Entries
 from moonpool.schemas.packed import split_hashes, u16s, u32s, u64s
 
+NEVER = 1 << 64
+"""Above every generation."""
+
 
 def withhold(
     op: Entries, removals: Sequence[Drop], spec: KeyspaceSpec, segment: int, drops: DropBatch
 ) -> Entries:
     """The entries that stay. Those that go are named to the node once more, exactly: a slot that was filled after the
-    node had done the removal, and before it said so, would else be in no index."""
+    node had done the removal, and before it said so, would else be in no index. Those that were put after the removal
+    stay (see Drop.before)."""
     mine = [drop for drop in removals if drop.keyspace == op.keyspace]
     exact = [some for drop in removals for some in drop.drops if some.keyspace == op.keyspace]
     if not mine and not exact:
         return op
     hashes = split_hashes(op.hashes, spec.hash_bytes)
-    named = {one for drop in mine for one in split_hashes(drop.hashes, spec.hash_bytes)}
-    places = {place for some in exact for place in zip(u32s(some.slots), u64s(some.generations), strict=True)}
-    whole = any(drop.whole_keyspace for drop in mine)
+    ends: dict[bytes, int] = {}
+    for drop in mine:
+        for one in split_hashes(drop.hashes, spec.hash_bytes):
+            ends[one] = max(ends.get(one, 0), drop.before or NEVER)
+    places = {
+        place
+        for some in exact
+        for place in zip(u32s(some.slots).tolist(), u64s(some.generations).tolist(), strict=True)
+    }
+    whole_end = max((drop.before or NEVER for drop in mine if drop.whole_keyspace), default=0)
     ranks, slots, generations = u16s(op.ranks), u32s(op.slots), u64s(op.generations)
     goes = np.array(
         [
-            whole or one in named or place in places
-            for one, *place_ in zip(hashes, slots, generations, strict=True)
+            place[1] < max(whole_end, ends.get(one, 0)) or place in places
+            for one, *place_ in zip(hashes, slots.tolist(), generations.tolist(), strict=True)
             for place in [tuple(place_)]
         ],
         dtype=np.bool_,

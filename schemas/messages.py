@@ -572,9 +572,11 @@ class InventoryEnd(msgspec.Struct, frozen=True, array_like=True, tag="inventory_
 
 
 class Obeyed(msgspec.Struct, frozen=True, array_like=True, tag="obeyed"):
-    """First in a stream: orders (see Drop) of this shard that the segment has obeyed already, whoever gave them."""
+    """First in a stream: orders (see Drop) of this shard that the segment has obeyed already, whoever gave them.
+    `next_generation`: whatever is begun in this segment from now on has this one or a greater one; 0: not said."""
 
     orders: bytes  # two u64 each
+    next_generation: int = 0
 
 
 Op = Entries | Freed | Moved | DropDone | Checked | InventoryEnd | Obeyed
@@ -639,6 +641,7 @@ class Drop(Message, frozen=True):
     slots too. `whole_keyspace`: everything in it. All of it in one shard, whose `epoch` the master holds.
     `order`: (epoch, drop id) under which this was asked first. Asked again, under any epoch and id, it must not hit
     what was put since: a node obeys the predicate of an order once. (0, 0): never asked again.
+    `before`: it means no slot of this generation or a later one, which were begun after it was asked; 0: any.
     """
 
     drop_id: int
@@ -649,6 +652,7 @@ class Drop(Message, frozen=True):
     whole_keyspace: bool = False
     shard: int = 0
     order: tuple[int, int] = (0, 0)
+    before: int = 0
 
 
 class Check(Message, frozen=True):

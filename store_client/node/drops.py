@@ -35,7 +35,8 @@ class Drops:
         self._older_forwards: dict[tuple[int, int], tuple[int, int]] = {}
         self.obeyed = Obeyed(orders_obeyed(slots.memory.buffer))
         self.sweeps = 0
-        """Predicate drops under way: meanwhile nothing may move to a page that they have passed."""
+        """Predicate drops under way: meanwhile nothing may move to a page that they have passed. Those that mean only
+        what was begun before (see Drop) from the moment that they come: what moves gets a new generation."""
 
     def exact(self, drops: list[DropList]) -> int:
         """Drops what still is where the master says, or where a move took it. Returns bytes freed.
@@ -64,10 +65,15 @@ class Drops:
         return freed_bytes
 
     def sweep(
-        self, keyspace: bytes, hashes: NDArray[np.bytes_] | None, first_page: int, shard: int = 0
+        self,
+        keyspace: bytes,
+        hashes: NDArray[np.bytes_] | None,
+        first_page: int,
+        shard: int = 0,
+        before: int = 0,
     ) -> int:
         """Drops whatever of a shard's rows lies in SWEEP_PAGES pages from `first_page` on; None: the whole keyspace.
-        `hashes`: S32. Returns how many slots it hit."""
+        `hashes`: S32. `before`: see Drop. Returns how many slots it hit."""
         hit = 0
         word = np.uint64(keyspace_word(keyspace))
         fields = self._slots.headers.fields
@@ -79,6 +85,8 @@ class Drops:
             headers = fields[first : first + len(slots)]
             states = states_in(headers["word"])
             wanted = (headers["keyspace"] == word) & (states != SlotState.FREE) & (headers["shard"] == shard)
+            if before:
+                wanted &= generations_in(headers["word"]) < np.uint64(before)
             if hashes is not None and wanted.any():
                 wanted[wanted] = np.isin(headers["block_hash"][wanted], hashes)
             writing = wanted & (states == SlotState.WRITING)

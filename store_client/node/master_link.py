@@ -52,6 +52,7 @@ from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.drops import SWEEP_PAGES, hash_set
 from moonpool.store_client.node.fences import Fences
 from moonpool.store_client.node.outlets import Outlets
+from moonpool.store_client.node.pushes import Pushes
 from moonpool.store_client.node.report_streams import ReportStreams
 from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
@@ -63,7 +64,6 @@ Answer = TypeVar("Answer", bound=Message)
 CONNECT_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 3.0
 RETRY_S = (0.1, 1.0)
-PUSHES_MAX = 4096
 MESSAGES_A_FLUSH = 4
 """Between them the event loop serves writers."""
 
@@ -98,7 +98,7 @@ class MasterLink:
         self._core = reporter.core
         self._fences = reporter.fences
         self._connection: AsyncRpcConnection | None = None
-        self._pushes: asyncio.Queue[Message] = asyncio.Queue(PUSHES_MAX)
+        self._pushes = Pushes(reporter.core)
         self._failure = ""
         self._turn = 0
 
@@ -125,6 +125,7 @@ class MasterLink:
         finally:
             worker.cancel()
             await asyncio.wait({worker})
+            self._pushes.clear()
 
     def _note(self, failure: str) -> None:
         """One line for each new reason, not one a retry."""
@@ -302,7 +303,7 @@ class MasterLink:
             logger.warning("refused a %s of a deposed master", type(message).__name__)
             return
         try:
-            self._pushes.put_nowait(message)
+            self._pushes.put(message)
         except asyncio.QueueFull:
             # What is left undone stays unconfirmed at the master, which asks again on the next connection.
             if self._connection is not None:
@@ -325,13 +326,15 @@ class MasterLink:
             try:
                 if isinstance(message, Drop):
                     await self._drop(message)
-                elif isinstance(message, Check):
+                else:
                     await self._check(message)
             except MoonpoolError as error:
                 logger.error("a %s of the master can't be obeyed: %s", type(message).__name__, error)
             except Exception:
                 # A bug, or numbers that can't be: without this loop no removal would ever be obeyed again.
                 logger.exception("a %s of the master failed", type(message).__name__)
+            finally:
+                self._pushes.done(message)
 
     async def _check(self, check: Check) -> None:
         """Answers for the place where the object lies now: what moves it says so on the stream before we do."""
@@ -378,7 +381,7 @@ class MasterLink:
         try:
             for page in range(0, self._core.head.layout.page_count, SWEEP_PAGES):
                 with self._core.lock:
-                    drops.sweep(drop.keyspace, hashes, page, drop.shard)
+                    drops.sweep(drop.keyspace, hashes, page, drop.shard, drop.before)
                 await asyncio.sleep(0)
         finally:
             drops.sweeps -= 1

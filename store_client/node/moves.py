@@ -23,7 +23,7 @@ class Moves:
         """Closes the page that can be emptied at the least cost. False where none can."""
         allocator = self._slots.allocator
         page = None
-        if not self._drops.sweeps:
+        if not (self._drops.sweeps or self._slots.sink.opening()):
             page = allocator.page_to_empty(self._slots.writing, unwanted_slot_bytes)
         if page is not None:
             allocator.close_page(page)
@@ -42,7 +42,7 @@ class Moves:
         slot_bytes = int(allocator.slot_bytes[page])
         held = held[: max(1, budget_bytes // slot_bytes)]
         places = allocator.take(slot_bytes, len(held), new_pages=False)
-        if self._drops.sweeps or not len(places):
+        if self._drops.sweeps or self._slots.sink.opening() or not len(places):
             allocator.give(places)
             allocator.open_page()
             return False

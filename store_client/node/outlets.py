@@ -23,6 +23,10 @@ class Outlets:
         """See Sink."""
         return self._streams.of(shard).naming
 
+    def opening(self) -> bool:
+        """See Sink."""
+        return self._streams.opening
+
     def emit(self, op: Op, shard: int) -> int:
         """See Sink."""
         stream = self._streams.of(shard)

@@ -26,11 +26,13 @@ class ReportStreams:
         open_inventory: Callable[[int], Inventory],
         new_stream: Callable[[], int],
         obeyed: Callable[[int], list[Order]],
+        next_generation: Callable[[], int],
     ) -> None:
         self._segment = segment
         self._open_inventory = open_inventory
         self._new_stream = new_stream
         self._obeyed = obeyed
+        self._next_generation = next_generation
         self._streams: dict[int, ReportStream] = {}
         self._window = WINDOW
 
@@ -49,8 +51,14 @@ class ReportStreams:
                 shard=shard,
                 window=self._window,
                 obeyed=lambda: self._obeyed(shard),
+                next_generation=self._next_generation,
             )
         return stream
+
+    @property
+    def opening(self) -> bool:
+        """Whether the first message of any stream is not acknowledged."""
+        return any(stream.opening for stream in self._streams.values())
 
     def wait(self, serials: Mapping[int, int]) -> Future[None]:
         """See Visible. Whoever waits bounds the wait and cancels the future. Raises Unavailable."""

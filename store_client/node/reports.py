@@ -59,6 +59,7 @@ class ReportStream:
         shard: int = 0,
         window: int = WINDOW,
         obeyed: Callable[[], list[Order]] = list,
+        next_generation: Callable[[], int] = lambda: 0,
         queued_rows_max: int = QUEUED_ROWS_MAX,
     ) -> None:
         self._segment = segment
@@ -67,10 +68,12 @@ class ReportStream:
         self._new_stream = new_stream
         self._window = window
         self._obeyed = obeyed
+        self._next_generation = next_generation
         self._queued_rows_max = queued_rows_max
         self._stream = -1
         self._epoch = -1
         self._sequence = 0
+        self._opened = False
         self._serial = 0
         self._acked_serial = 0
         self._first_serial = 0
@@ -94,6 +97,11 @@ class ReportStream:
     def is_current(self, stream: int) -> bool:
         """Whether this is the stream that is being sent, not one before it."""
         return stream == self._stream
+
+    @property
+    def opening(self) -> bool:
+        """Whether there is a master that has not taken the first message."""
+        return self.connected and not self._opened
 
     @property
     def connected(self) -> bool:
@@ -130,9 +138,8 @@ class ReportStream:
             return
         self._clear()
         self._stream = self._new_stream()
-        orders = self._obeyed()
-        if orders:
-            self._push(Obeyed(pack_u64([word for order in orders for word in order])))
+        words = [word for order in self._obeyed() for word in order]
+        self._push(Obeyed(pack_u64(words), self._next_generation()))
         self._inventory = self._open_inventory()
         self.streams_started += 1
 
@@ -141,6 +148,7 @@ class ReportStream:
         self._queued_rows = 0
         self._unacked.clear()
         self._sequence = 0
+        self._opened = False
         self._first_serial = self._serial + 1
         self._inventory = self._inventory_serial = None
         for waiter in self._waiters:
@@ -196,6 +204,7 @@ class ReportStream:
         """The master has taken all messages of this stream up to `sequence`."""
         if stream != self._stream:
             return
+        self._opened = True
         while self._unacked and self._unacked[0][0] <= sequence:
             self._acked_serial = max(self._acked_serial, self._unacked.popleft()[1])
         for serial in [

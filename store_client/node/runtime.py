@@ -79,6 +79,7 @@ class Node:
             lambda shard: Inventory(self.core.slots, shard),
             lambda: secrets.randbits(63),
             lambda shard: self.core.drops.obeyed.of(shard),
+            lambda: self.core.slots.next_generation,
         )
         self._outlets = Outlets(self._streams, self._checksums)
         self.core = NodeCore(segment, self._outlets)

@@ -32,6 +32,11 @@ class Sink(Protocol):
         """Whether an inventory of the shard is under way: its master may not know of slots that it hasn't come to."""
         ...
 
+    def opening(self) -> bool:
+        """Whether some shard's master hasn't taken the first message of its stream, which it answers with removals of
+        what had been begun by then: nothing may get a new generation."""
+        ...
+
     def emit(self, op: Op, shard: int) -> int:
         """Takes an op for the report stream of a shard; returns a serial to wait for."""
         ...

@@ -162,6 +162,48 @@ def test_what_was_put_after_a_removal_stays_though_its_confirmation_was_lost() -
     cluster.core.validate()
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_was_put_while_a_removal_is_told_again_stays(whole: bool) -> None:
+    """Between a node's return and its word that it has done what was asked while it was away."""
+    cluster = made("a")
+    cluster.commit("a", blocks_of(CHAIN[:5]))
+    cluster.disconnect("a")
+    request = Clear(cluster.keyspace) if whole else Remove(cluster.keyspace, CHAIN[0])
+    outcome = cluster.outcome(request)
+    segment = cluster.join("a", inventory=False)
+    fresh = segment.fill(0, blocks_of(CHAIN)[0])  # a slot that its inventory will name too
+    older = segment.held[0, CHAIN[0]][0]
+    segment.connected = False  # the order to drop is on its way
+    cluster.report("a", *cluster.inventory("a"))
+    segment.connected = True
+    assert matched(cluster, 1) == 1, "what was put since is there, before the removal is confirmed"
+    drops = [push[1] for push in outcome.pushes]
+    again = cluster.core.look.nodes()[0].outstanding[drops[0].drop_id]
+    assert isinstance(again, Drop) and older[1] < again.before <= fresh[1]
+    cluster.deliver([(segment.info.segment, again)])
+    assert segment.held[0, CHAIN[0]] == [fresh]
+    cluster.report("a", InventoryEnd())
+    assert tuple(cluster.confirmed) == outcome.awaits and matched(cluster, 1) == 1
+    cluster.core.validate()
+
+
+def test_a_removal_that_is_asked_while_an_inventory_is_read_hits_what_comes_with_it() -> None:
+    """What it names may have been put before it, and not told yet."""
+    cluster = made("a")
+    segment = cluster.join("a", inventory=False)
+    cluster.report("a")
+    segment.fill(0, blocks_of(CHAIN)[0])
+    segment.connected = False
+    outcome = cluster.outcome(Remove(cluster.keyspace, CHAIN[0]))
+    cluster.report("a", *cluster.inventory("a"))
+    segment.connected = True
+    assert matched(cluster, 1) == 0
+    cluster.deliver(outcome.pushes)
+    assert not segment.held
+    cluster.report("a", InventoryEnd())
+    assert matched(cluster, 1) == 0 and tuple(cluster.confirmed) == outcome.awaits
+
+
 def test_removals_for_a_node_that_is_away_are_bounded() -> None:
     cluster = made("a")
     cluster.disconnect("a")

@@ -228,7 +228,22 @@ async def test_a_removal_asked_again_spares_what_was_put_since(running: Running,
     await until(lambda: done(master)[-1] == 9)
     assert running.held() == {}
     told = [op.orders for op in master.ops if isinstance(op, Obeyed)]
-    assert told == [pack_u64(order)] * 2, "at the beginning of each stream"
+    assert told == [b"", *[pack_u64(order)] * 2], "at the beginning of each stream"
+
+
+async def test_a_removal_of_before_this_stream_spares_what_was_put_since(
+    running: Running, master: FakeMaster
+) -> None:
+    await until(lambda: master.complete)
+    running.put(2)
+    master.epoch = 6
+    await until(lambda: len(master.streams) == 2 and running.agrees())
+    before = [op.next_generation for op in master.ops if isinstance(op, Obeyed)][-1]
+    running.put(3)
+    master.push(Drop(1, 6, keyspace=DIGEST, whole_keyspace=True, order=(5, 1), before=before))
+    await until(lambda: done(master) == [1])
+    assert len(running.held()) == 3
+    await until(running.agrees)
 
 
 async def test_a_removal_hits_what_is_about_to_be_written(running: Running, master: FakeMaster) -> None:

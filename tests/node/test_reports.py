@@ -61,6 +61,9 @@ class Rig:
     def naming(self, shard: int) -> bool:
         return self.stream.naming
 
+    def opening(self) -> bool:
+        return self.stream.opening
+
     def emit(self, op: object, shard: int = 0) -> int:
         serial = self.stream.emit(op)  # type: ignore[arg-type]
         # With an inventory open the stream may say twice what the truth knows once.

@@ -46,8 +46,12 @@ class IndexSink:
     def __init__(self, naming: bool = False) -> None:
         self.index: dict[int, Entry] = {}
         self.under_way = naming
+        self.unopened = False
         self.ops: list[Op] = []
         self.unchecked: list[tuple[int, int]] = []
+
+    def opening(self) -> bool:
+        return self.unopened
 
     def naming(self, shard: int) -> bool:
         """See Sink."""

@@ -84,6 +84,7 @@ class PaperSegment:
     stream: int = 0
     sequence: int = 0
     next_slot: int = 1
+    next_generation: int = 0  # when its stream began
 
     def fill(self, rank: int, block: Block) -> Slot:
         """A new committed slot."""
@@ -135,6 +136,7 @@ class PaperCluster:
             )
             segment = self.segments[name] = PaperSegment(info)
         segment.connected = True
+        segment.next_generation = segment.next_slot + 1000
         segment.stream += 1
         segment.sequence = 0
         segment.outbox.clear()
@@ -165,8 +167,8 @@ class PaperCluster:
     def report(self, name: str, *ops: Op) -> None:
         """The next message of the segment's stream: what waits in its outbox, then `ops`."""
         segment = self.segments[name]
-        orders = segment.obeyed if segment.sequence == 0 else ()
-        told = [Obeyed(pack_u64([word for order in orders for word in order]))] if orders else []
+        words = pack_u64([word for order in segment.obeyed for word in order])
+        told = [Obeyed(words, segment.next_generation)] if segment.sequence == 0 else []
         everything = [*told, *segment.outbox, *ops]
         segment.outbox.clear()
         message = Report(segment.info.segment, segment.stream, segment.sequence, everything)
@@ -221,7 +223,8 @@ class PaperCluster:
             for key in list(segment.held) if message.order not in segment.obeyed else ():
                 if message.whole_keyspace or key[1] in gone:
                     for slot in list(segment.held[key]):
-                        self._free_slot(segment, key, slot)
+                        if not message.before or slot[1] < message.before:
+                            self._free_slot(segment, key, slot)
             if message.keyspace:
                 segment.obeyed.add(message.order)
             segment.outbox.append(DropDone(message.drop_id))
