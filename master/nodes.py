@@ -65,9 +65,7 @@ class Node:
     flaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS_MAX))
     named: set[int] = field(default_factory=set)
     naming: set[int] = field(default_factory=set)
-    obeys: set[int] = field(
-        default_factory=set
-    )  # shards whose owner's epoch it has seen: it obeys no older one
+    obeys: set[int] = field(default_factory=set)  # shards whose owner's epoch it has seen: it obeys no older
     streams: dict[int, ReportStream] = field(default_factory=dict)
     outstanding: dict[int, Drop] = field(default_factory=dict)
     retold: set[int] = field(default_factory=set)
@@ -97,12 +95,10 @@ class Node:
         """What is sent when the stream of a shard begins, in the epoch of now: orders of one that has passed are
         refused, whoever gave them. What is begun from `next_generation` on was put after those that were asked before
         the node was here: they don't mean it."""
-        found = []
         for drop in self.outstanding_of(shard):
             before = drop.before or (next_generation if drop.drop_id in self.retold else 0)
-            self.outstanding[drop.drop_id] = again = structs.replace(drop, epoch=epoch, before=before)
-            found.append(again)
-        return found
+            self.outstanding[drop.drop_id] = structs.replace(drop, epoch=epoch, before=before)
+        return self.outstanding_of(shard)
 
     def done(self, drop_id: int) -> None:
         """The node has confirmed this one."""

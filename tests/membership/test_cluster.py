@@ -81,12 +81,13 @@ class Cluster:
 
     def fill(self) -> None:
         """Puts what isn't there. Nothing that was acknowledged is dropped, and nothing is said to be there that isn't.
-        The client's breaker may wait a second before it asks a master again that was away: FAILED."""
+        The client's breaker may wait a second before it asks a master again that was away (FAILED), and that one until
+        the nodes have found it (NO_SPACE)."""
 
         def reached_all() -> bool:
             statuses = self.client.batch_put(KEYS, VALUES)
-            assert set(statuses) <= {Status.OK, Status.EXISTS, Status.FAILED}
-            return Status.FAILED not in statuses
+            assert set(statuses) <= {Status.OK, Status.EXISTS, Status.FAILED, Status.NO_SPACE}
+            return set(statuses) <= {Status.OK, Status.EXISTS}
 
         wait_until(reached_all, 30)
         assert self.client.batch_get(KEYS) == VALUES

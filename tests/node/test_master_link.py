@@ -331,7 +331,7 @@ async def test_what_an_earlier_master_asked_is_not_confirmed_to_this_one(
     masters = running.node._masters
     assert masters is not None
     (link,) = masters.links
-    link._pushes.put_nowait(late)  # it waited in the queue while the masters changed
+    link._pushes.put(late)  # it waited in the queue while the masters changed
     master.push(Drop(4, 6))
     await until(lambda: done(master) == [4])
     assert running.held() == {}
