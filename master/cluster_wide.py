@@ -1,5 +1,5 @@
 """What is recorded for the whole cluster, in the core of every master, whichever of them recorded it: keyspaces,
-quotas of tenants, drains."""
+quotas of tenants, drains, replicas."""
 
 from __future__ import annotations
 
@@ -127,6 +127,9 @@ class ClusterWide:
                 elif kind == "tenants":
                     record = self._state.tenants.get(name)
                     self._core.tenants.recorded(name, None if record is None else record.quota_bytes)
+                elif kind == "replicas":
+                    keyspace = bytes.fromhex(name)
+                    self._core.replication.recorded(keyspace, self._state.replicas.get(keyspace, 1))
                 elif kind == "drains":
                     self._core.restorer.remember_drain(name, name in self._state.drains)
             except MoonpoolError as error:

@@ -35,8 +35,9 @@ class Columns:
         self._free: list[int] = []
 
     def add(self, typecode: str, width: int = 1, fill: bytes = b"\x00") -> array[Any]:
-        """A new column; `fill` is the byte that fresh cells are made of."""
+        """A new column; `fill` is the byte that fresh cells are made of. One that comes late is filled at once."""
         column: array[Any] = array(typecode)
+        column.frombytes(fill * (self.count * width * column.itemsize))
         self._columns.append((column, width, fill))
         return column
 

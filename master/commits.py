@@ -6,17 +6,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.master.columns import NO_SEGMENT, view
+from moonpool.master.copies import COPIES_MAX, Place, only_hinted
 from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
-from moonpool.master.table import Place, Table, Usable
+from moonpool.master.table import Table, Usable
 from moonpool.schemas.packed import I64
 
 
 def commit(
-    table: Table, segment: int, entries: EntryColumns, usable: Usable, now_s: float, drops: DropBatch
+    table: Table,
+    segment: int,
+    entries: EntryColumns,
+    usable: Usable,
+    now_s: float,
+    drops: DropBatch,
+    copies_max: int = 1,
 ) -> None:
     """Takes in committed slots. Dropped are those that the index has no use for: surplus copies, also where they
-    lie elsewhere, and entries that contradict what it knows. Entries that repeat what is known are no surplus."""
+    lie elsewhere, and entries that contradict what it knows. Entries that repeat what is known are no surplus.
+    `copies_max`: of a cell, where these are no surplus."""
     if table.adopt(segment, entries, now_s):
         return
     rows: I64 = np.array(table.rows_of(entries, now_s), dtype=np.int64)
@@ -32,7 +40,7 @@ def commit(
     rest = np.ones(len(rows), dtype=np.bool_)
     rest[chosen] = False
     for index in np.flatnonzero(rest).tolist():
-        surplus = _commit_again(table, segment, entries, index, int(rows[index]), usable, now_s)
+        surplus = _commit_again(table, segment, entries, index, int(rows[index]), usable, now_s, copies_max)
         if surplus is not None:
             rank, block_hash = int(entries.ranks[index]), entries.hashes[index]
             drops.add(surplus.segment, table.keyspace, rank, block_hash, surplus.slot, surplus.generation)
@@ -72,7 +80,14 @@ def _write(table: Table, segment: int, entries: EntryColumns, chosen: NDArray[np
 
 
 def _commit_again(
-    table: Table, segment: int, entries: EntryColumns, index: int, row: int, usable: Usable, now_s: float
+    table: Table,
+    segment: int,
+    entries: EntryColumns,
+    index: int,
+    row: int,
+    usable: Usable,
+    now_s: float,
+    copies_max: int,
 ) -> Place | None:
     """An entry where the index has a copy already (or that contradicts it). Returns the place that is surplus now:
     the entry's own, or the one that gave way to it."""
@@ -83,32 +98,45 @@ def _commit_again(
         return named
     cell = row * table.world + rank
     marks = table.marks.get(segment, b"")
-    known = table.place(row, rank)
-    if known[:3] == named[:3]:
-        surplus = None
-    elif known.segment == segment:
-        if cell >= len(marks) or marks[cell]:
+    layer = table.layers.on(cell, segment)
+    surplus: Place | None = None
+    if layer is not None:
+        same = (layer.slots[cell], layer.generations[cell]) == (named.slot, named.generation)
+        if not same and (cell >= len(marks) or marks[cell]):
             return named
-        surplus = None  # the inventory under way has not named it: it was left while nobody listened
-    elif usable[known.segment] and not table.only_hinted(row, rank):
-        return named
+        # Where the inventory under way has not named it: it was left while nobody listened.
+        layer.slots[cell], layer.generations[cell] = named.slot, named.generation
     else:
-        surplus = known  # its node may be back on the same stream, without an inventory that would tell
-    table.slots[cell], table.generations[cell] = named.slot, named.generation
-    if table.lengths is not None:
-        table.used_bytes += named.length - known.length
-        table.lengths[cell] = named.length
-    if known.segment != segment:
-        _change_segment(table, row, cell, segment, now_s)
+        places = table.places(row, rank)
+        if len(places) >= min(copies_max, COPIES_MAX) or named.length != places[0].length:
+            # A node that is away may be back on the same stream, without an inventory that would tell.
+            gone = (one for one in places if not usable[one.segment] or only_hinted(table, cell, one.segment))
+            surplus = next(gone, None)
+            if surplus is None:
+                return named
+            _replace(table, row, rank, surplus, named, now_s)
+        else:
+            table.add_copy(row, rank, named, now_s)
+    _see_length(table, cell, named.length)
     if cell < len(marks):
         table.marks[segment][cell] = 1
     return surplus
 
 
-def _change_segment(table: Table, row: int, cell: int, segment: int, now_s: float) -> None:
-    new_here = segment not in table.segments_of(row)
-    table.count_copies(table.which[cell], -1, 0)
-    table.count_copies(segment, 1, 0)
-    table.which[cell] = segment
+def _see_length(table: Table, cell: int, length: int) -> None:
+    """Copies are of one length: what was written anew while nobody listened has another one."""
+    if table.lengths is not None and table.lengths[cell] != length:
+        table.used_bytes += (length - table.lengths[cell]) * len(table.layers.segments(cell))
+        table.lengths[cell] = length
+
+
+def _replace(table: Table, row: int, rank: int, gone: Place, named: Place, now_s: float) -> None:
+    new_here = named.segment not in table.segments_of(row)
+    cell = row * table.world + rank
+    layer = table.layers.on(cell, gone.segment)
+    assert layer is not None
+    table.count_copies(gone.segment, -1, 0)
+    table.count_copies(named.segment, 1, 0)
+    layer.which[cell], layer.slots[cell], layer.generations[cell] = named[:3]
     if new_here:
-        table.candidates.add(row, segment, now_s)
+        table.candidates.add(row, named.segment, now_s)

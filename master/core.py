@@ -13,10 +13,13 @@ import msgspec
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.kv_feed import KvFeed
 from moonpool.master.look import Look
-from moonpool.master.nodes import Node, Nodes
+from moonpool.master.node import Node
+from moonpool.master.nodes import Nodes
 from moonpool.master.outcome import Origin, Outcome, Push
 from moonpool.master.placement import choose
 from moonpool.master.quotas import Spend
+from moonpool.master.removal_orders import RemovalOrders
+from moonpool.master.replicas.replication import Replication
 from moonpool.master.reports import read_orders
 from moonpool.master.request_counts import count
 from moonpool.master.restorer import Restorer
@@ -32,6 +35,7 @@ from moonpool.schemas.messages import (
     Announced,
     Check,
     ClusterMap,
+    Copied,
     Done,
     Drain,
     Drop,
@@ -54,6 +58,7 @@ from moonpool.schemas.messages import (
     RegisterKeyspace,
     Removed,
     Report,
+    SetReplicas,
     SetTenant,
     StatusReport,
     Victims,
@@ -102,7 +107,9 @@ class MasterCore:
         self._nodes = Nodes(settings.suspect_after_s, settings.lost_after_s)
         self.look = Look(self._nodes, self._shards)
         self._drop_id = 0
+        self._removals = RemovalOrders(self._shards, self._nodes, self._next_drop_id)
         self.restorer = Restorer(self._shards, self._nodes, self._next_drop_id, self._step)
+        self.replication = Replication(self._shards, self._nodes, settings.copy_bytes_per_s)
         self._counts: Counter[str] = Counter()
         self.tags = Tags()
         """Which blocks requests and sessions have written."""
@@ -112,6 +119,7 @@ class MasterCore:
             GetClusterMap: self._cluster_map,
             GetStatus: self._get_status,
             Drain: self._drain,
+            SetReplicas: lambda message, *_: Outcome(self.replication.set(message)),
             SetTenant: lambda message, *_: Outcome(self.tenants.set(message)),
             ListTenants: lambda *_: Outcome(self.tenants.list()),
             Announce: self._announce,
@@ -140,7 +148,7 @@ class MasterCore:
     def tick(self, now_s: float) -> list[Push]:
         """Time has passed; to be called a few times a second."""
         for node in self._nodes.tick(now_s):
-            self._shards.lose(node.index)
+            self._lose(node)
         pushes = self._pushes(self._shards.tick(self._steps(now_s)))
         for index in self._nodes.unswept():
             if not self._shards.holds(index):
@@ -148,13 +156,18 @@ class MasterCore:
         for node in self._nodes.forgettable(now_s):
             self._shards.forget(node.index)
             self._nodes.forget(node)
-        return pushes + self._remove_some(now_s)
+        orders, steps = self.replication.tick(now_s, self._steps(now_s))
+        return pushes + self._removals.go_on(self._steps(now_s)) + self._pushes(steps) + orders
+
+    def _lose(self, node: Node) -> None:
+        self._shards.lose(node.index)
+        self.replication.lose(node.index)
 
     def node_disconnected(self, segment: bytes, now_s: float) -> list[Push]:
         """A node's connection is closed."""
         lost = self._nodes.disconnected(segment, now_s)
         if lost is not None:
-            self._shards.lose(lost.index)
+            self._lose(lost)
         return []
 
     # ------------------------------------------------------------ shards
@@ -172,6 +185,7 @@ class MasterCore:
     def disown(self, shard: int) -> None:
         """A shard is not this master's any more: nothing is known or said of it."""
         self._shards.disown(shard)
+        self.replication.disown(shard)
         for node in self._nodes.all():
             node.disown(shard)
 
@@ -192,7 +206,7 @@ class MasterCore:
         pushes = self._pushes([step for step in steps if step.predicate is None])
         if not removals:
             return Outcome(reply, pushes)
-        dropped = [push for step in removals for push in self._removal(step)]
+        dropped = [push for step in removals for push in self._removals.of(step)]
         postponed = set().union(*(step.postponed for step in removals))
         if postponed:
             assert isinstance(reply, Removed)
@@ -200,30 +214,6 @@ class MasterCore:
             reply = msgspec.structs.replace(reply, pending=pending)
         awaits = tuple((segment, drop.drop_id) for segment, drop in dropped)
         return Outcome(reply, [*pushes, *dropped], awaits)
-
-    def _removal(self, step: Step) -> list[tuple[bytes, Drop]]:
-        """Tells every node, those too that are away: they learn it when they are back."""
-        assert step.predicate is not None
-        return [(node.info.segment, self._expect(node, step, *step.predicate)) for node in self._nodes.all()]
-
-    def _remove_some(self, now_s: float) -> list[Push]:
-        """Goes on with large removals: those who are away learn of these too when they are back."""
-        return [
-            (node.info.segment, self._expect(node, step))
-            for step in self._shards.remove_some(self._steps(now_s))
-            for node in self._nodes.all()
-            if step.drops.some(node.index)
-        ]
-
-    def _expect(
-        self, node: Node, step: Step, keyspace: bytes = b"", hashes: bytes = b"", whole: bool = False
-    ) -> Drop:
-        """A drop that the node must confirm."""
-        epoch, drops = self._shards.epoch(step.shard), step.drops.take(node.index)
-        drop_id = self._next_drop_id()
-        drop = Drop(drop_id, epoch, drops, keyspace, hashes, whole, step.shard, (epoch, drop_id))
-        node.expect(drop)
-        return drop
 
     def _register_keyspace(self, message: RegisterKeyspace, now_s: float, origin: Origin) -> Outcome:
         self._shards.register(message.spec)
@@ -289,6 +279,7 @@ class MasterCore:
         for op in message.ops:
             index.check(op)
         step = self._step(now_s, "", message.shard)
+        step.naming = message.sequence == 0 or message.shard in node.naming
         pushes: list[Push] = []
         confirmed: list[tuple[bytes, int]] = []
         if message.sequence == 0:
@@ -312,6 +303,8 @@ class MasterCore:
             elif isinstance(op, DropDone):
                 node.done(op.drop_id)
                 confirmed.append((message.segment, op.drop_id))
+            elif isinstance(op, Copied):
+                self.replication.copied(node, message.shard, op, now_s, step)
             elif not isinstance(op, Obeyed):
                 index.apply(node.index, self.restorer.admitted(op, node, step), step)
                 if isinstance(op, Entries) and node.complete:  # until the next heartbeat says it exactly
@@ -346,7 +339,19 @@ class MasterCore:
             return None if best is None else best.index
 
         nodes = self._nodes
-        return Step(now_s, nodes.usable, nodes.impaired, nodes.names, place_put, shard, spend=spend)
+        near = partial(nodes.near, host)
+        return Step(
+            now_s,
+            nodes.usable,
+            nodes.impaired,
+            nodes.names,
+            place_put,
+            shard,
+            1.0,
+            spend,
+            near,
+            nodes.staying,
+        )
 
     def _steps(self, now_s: float, host: str = "") -> Callable[[int], Step]:
         return partial(self._step, now_s, host)
@@ -384,9 +389,10 @@ class MasterCore:
         facts["capacity_bytes"] = sum(node.info.capacity_bytes for node in nodes)
         facts["free_bytes"] = sum(node.free_bytes for node in nodes)
         facts["nodes_draining"] = sum(entry.draining for entry in self._nodes.entries())
-        return facts | self._shards.facts() | dict(self._counts)
+        return facts | self._shards.facts() | dict(self._counts) | self.replication.facts()
 
     def validate(self) -> None:
         """Asserts every invariant. A scan: for tests."""
         self._nodes.validate()
         self._shards.validate()
+        self.replication.validate()

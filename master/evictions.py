@@ -19,6 +19,7 @@ class Reason(IntEnum):
     LEAF = 0  # it was worth least of all that nothing hung on
     LEASED = 1  # no leaf was free, and the lease of a lookup yields to a put in need
     BELOW_TRUNK = 2  # it hung on a row of the node in need, where no leaf lay
+    COPY = 3  # other nodes have it too: the row stays
 
 
 class Evictions:
@@ -41,4 +42,4 @@ class Evictions:
     @property
     def rows(self) -> int:
         """All together."""
-        return sum(self.by_reason)
+        return sum(self.by_reason) - self.by_reason[Reason.COPY]

@@ -33,9 +33,13 @@ class FlatTable(Table):
         if not self.columns.count:
             return bytes(len(rows))
         there = (rows >= 0) & (view(self.ready)[rows] == 1) if rank < 0 else self.all_sound(rows, rank)
-        if usable is not None:
-            segments = view(self.which).reshape(-1, self.world)[rows]
-            there &= usable[segments].all(axis=1) if rank < 0 else usable[segments[:, rank]]
+        if usable is not None and rank < 0:
+            there &= self.live(rows, usable)
+        elif usable is not None:
+            alive = usable[view(self.which)[rows * self.world + rank]]
+            for layer in self.layers.more:
+                alive |= usable[view(layer.which)[rows * self.world + rank]]
+            there &= alive
         found = rows[there]
         soft_until_s = view(self._soft_until_s)
         soft_until_s[found] = np.maximum(soft_until_s[found], until_s)
@@ -102,6 +106,8 @@ class FlatTable(Table):
             & (view(self._soft_until_s)[rows] <= now_s)
             & (levels[view(self.uses)[rows]] == level)
         )
+        for layer in self.layers.more:
+            good &= view(layer.which)[rows] == NO_SEGMENT
         if score != FIRST_VICTIM:
             good &= np.floor(view(self.last_use_s)[rows]) <= score
         once = np.zeros(len(rows), dtype=np.bool_)

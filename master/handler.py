@@ -14,12 +14,12 @@ from moonpool.master.core import MasterCore, Origin
 from moonpool.master.events import Events
 from moonpool.master.hard_requests import RECORDED, HardRequests
 from moonpool.master.membership.view import Member
+from moonpool.master.outcome import Push
 from moonpool.master.turns import SLICE_BLOCKS, Turns
 from moonpool.schemas.clock import Clock
 from moonpool.schemas.errors import Forbidden, InvalidParams, Unavailable
 from moonpool.schemas.messages import (
     Announce,
-    Check,
     Clear,
     ClusterMap,
     Drop,
@@ -253,7 +253,7 @@ class MasterHandler:
             for peer in self._nodes.values():
                 peer.push(announced)
 
-    def _push(self, pushes: Sequence[tuple[bytes, Drop | Check]]) -> None:
+    def _push(self, pushes: Sequence[Push]) -> None:
         for segment, message in pushes:
             peer = self._nodes.get(segment)
             # A node that isn't there learns it by its next inventory.

@@ -20,10 +20,12 @@ from moonpool.master.store.base import Delete, Put, Write
 from moonpool.master.store.records import (
     DrainRecord,
     RemovalRecord,
+    ReplicaRecord,
     TenantRecord,
     drain_key,
     encode,
     keyspace_key,
+    replicas_key,
     tenant_key,
 )
 from moonpool.schemas.clock import Clock
@@ -37,6 +39,7 @@ from moonpool.schemas.messages import (
     Pin,
     RegisterKeyspace,
     Remove,
+    SetReplicas,
     SetTenant,
     Unpin,
 )
@@ -51,7 +54,7 @@ OBEDIENCE_S = 1.0
 REMOVAL_KEPT_MS = 30 * 86_400_000
 """How long a segment may be away and still hear of a removal: one that is gone for good must not fill the store."""
 
-RECORDED = (RegisterKeyspace, Pin, Unpin, Drain, SetTenant)
+RECORDED = (RegisterKeyspace, Pin, Unpin, Drain, SetReplicas, SetTenant)
 """Messages that are answered when the store has what they ask for."""
 
 
@@ -145,6 +148,10 @@ class HardRequests:
         elif isinstance(message, Drain):
             record = Put(drain_key(message.node), encode(DrainRecord(wall_ms())))
             await self.cluster.record([record if message.on else Delete(record.key)])
+        elif isinstance(message, SetReplicas):
+            replicas = Put(replicas_key(message.keyspace), encode(ReplicaRecord(message.replicas)))
+            spec = self._core.shards.specs_by_digest[message.keyspace]  # may be known from a node alone
+            await self.cluster.record([*self._register(RegisterKeyspace(spec)), replicas])
         elif isinstance(message, SetTenant):
             record = Put(tenant_key(message.tenant), encode(TenantRecord(message.quota_bytes)))
             forget = message.quota_bytes == AS_CONFIGURED

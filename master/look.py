@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from moonpool.master.ceiling import Asked
 from moonpool.master.evictions import Evictions
-from moonpool.master.nodes import Node, Nodes
+from moonpool.master.node import Node
+from moonpool.master.nodes import Nodes
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.table import Table
 from moonpool.master.top_prefixes import TopPrefixes

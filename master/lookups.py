@@ -32,8 +32,11 @@ from moonpool.schemas.messages import (
     Renewed,
     RunSlice,
 )
-from moonpool.schemas.packed import I64, count_of, split_hashes, u64s
+from moonpool.schemas.packed import I64, U16, U32, U64, count_of, split_hashes, u64s
 from moonpool.schemas.runs import run_end
+
+SPREAD_BLOCKS = 64
+"""So many neighbours are read from one node: they lie in neighbouring slots, and move in few, large transfers."""
 
 SAMPLE_ROWS = 1 << 16
 """Rows that are looked at to say how large objects are where each has a size of its own."""
@@ -127,12 +130,12 @@ def locate(table: Table, message: Locate, step: Step) -> Located:
         check_count(count_of(message.hashes, table.spec.hash_bytes, "hashes"), "hashes")
         rows = table.rows.find(message.hashes, table.spec.hash_bytes)
         rows = np.where(table.all_sound(rows, message.rank), rows, NO_ROW)
-        here = _within_reach(table, message.rank, rows, step)
-        return _located(table, message.rank, np.where(here, rows, NO_ROW), step)
+        return _located(table, message.rank, rows, _within_reach(table, message.rank, rows, step), step)
     chained = need_chained(table)
     check_count(sum(run.count for run in message.runs), "runs")
     parts = [_run_rows(chained, message.rank, run, step) for run in message.runs]
-    return _located(table, message.rank, np.concatenate(parts) if parts else np.zeros(0, np.int64), step)
+    rows = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    return _located(table, message.rank, rows, rows >= 0, step)
 
 
 def _run_rows(table: ChainedTable, rank: int, run: RunSlice, step: Step) -> I64:
@@ -148,30 +151,51 @@ def _run_rows(table: ChainedTable, rank: int, run: RunSlice, step: Step) -> I64:
 def _within_reach(
     table: Table, rank: int, rows: I64, step: Step
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    segments = view(table.which)[rows * table.world + rank] if len(table) else np.full(len(rows), -1)
-    return np.asarray((rows >= 0) & step.usable[segments], dtype=np.bool_)
+    cells = rows * table.world + rank
+    there = step.usable[view(table.which)[cells] if len(table) else np.full(len(rows), NO_SEGMENT)]
+    for layer in table.layers.more:
+        there |= step.usable[view(layer.which)[cells]]
+    return np.asarray((rows >= 0) & there, dtype=np.bool_)
 
 
-def _located(table: Table, rank: int, rows: I64, step: Step) -> Located:
-    """Vectorised gather; rows below 0 give zeros."""
+def _located(
+    table: Table, rank: int, rows: I64, here: np.ndarray[tuple[int], np.dtype[np.bool_]], step: Step
+) -> Located:
+    """Vectorised gather; rows that aren't `here` give zeros."""
     count = len(rows)
     which, slots = np.zeros(count, "<u2"), np.zeros(count, "<u4")
     generations, lengths = np.zeros(count, "<u8"), np.zeros(count, "<u8")
-    there = np.flatnonzero(rows >= 0)
+    there = np.flatnonzero(here)
     names: list[bytes] = []
     if len(there):
         cells = rows[there] * table.world + rank
-        segments = view(table.which)[cells]
+        segments, slots[there], generations[there] = _chosen_copies(table, cells, step)
         if (segments == segments[0]).all():  # the usual case, and much cheaper than sorting
             names = [step.names[segments[0]]]
         else:
             distinct, which[there] = np.unique(segments, return_inverse=True)
             names = [step.names[segment] for segment in distinct.tolist()]
-        slots[there] = view(table.slots)[cells]
-        generations[there] = view(table.generations)[cells]
         fixed = table.spec.shard_bytes[rank]
         lengths[there] = fixed if table.lengths is None else view(table.lengths)[cells]
     return Located(names, which.tobytes(), slots.tobytes(), generations.tobytes(), lengths.tobytes())
+
+
+def _chosen_copies(table: Table, cells: I64, step: Step) -> tuple[U16, U32, U64]:
+    """(segments, slots, generations) of one copy of each cell, usable ones: on the reader's host where there is one, else
+    in turns, so that readers of a hot prefix spread over its copies, and one reader over several nodes."""
+    layers = table.layers
+    if not layers.count:
+        return view(table.which)[cells], view(table.slots)[cells], view(table.generations)[cells]
+    which = np.stack([view(layer.which)[cells] for layer in layers.all])
+    near = np.isin(which, np.fromiter(step.near(), dtype=np.uint16))
+    layers.turn += 1
+    preferred = (np.arange(len(cells)) // SPREAD_BLOCKS + layers.turn) % len(layers.all)
+    mine = np.arange(len(layers.all))[:, None] == preferred
+    chosen = np.argmax(step.usable[which] * (1 + 2 * near + mine), axis=0)
+    every = np.arange(len(cells))
+    slots = np.stack([view(layer.slots)[cells] for layer in layers.all])
+    generations = np.stack([view(layer.generations)[cells] for layer in layers.all])
+    return which[chosen, every], slots[chosen, every], generations[chosen, every]
 
 
 def describe(table: Table, message: Describe, step: Step) -> Description:
@@ -181,7 +205,7 @@ def describe(table: Table, message: Describe, step: Step) -> Description:
         raise NotFound(key=message.block_hash.hex())
     pinned = row in table.pins
     pin_s = table.pins.until_s(row) - step.now_s if pinned else 0.0
-    places = [(rank, table.place(row, rank)) for rank in table.ranks_of(row)]
+    places = [(rank, place) for rank in table.ranks_of(row) for place in table.places(row, rank)]
     return Description(
         ready=bool(table.ready[row]),
         position=table.position_of(row),
@@ -210,6 +234,7 @@ def describe_keyspace(table: Table, message: DescribeKeyspace, step: Step) -> Ke
         traffic.requests,
         traffic.asked_blocks,
         traffic.hit_blocks,
+        table.replicas,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from moonpool.master.columns import view
 from moonpool.master.core import MasterCore
 from moonpool.master.evictions import Evictions, Reason
+from moonpool.master.replicas.planner import Reason as Why
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.table import Table
 from moonpool.master.traffic import Traffic
@@ -31,6 +32,7 @@ _FACTS = {
     "moonpool_master_index_bytes": "index_bytes",
     "moonpool_master_pinned_blocks": "pins",
     "moonpool_master_quarantined_blocks": "doubted_blocks",
+    "moonpool_master_copies_coming_bytes": "copies_coming_bytes",
     "moonpool_master_removed_blocks_total": "removed_blocks",
     "moonpool_master_removals_total": "removals",
     "moonpool_master_needs_total": "needs",
@@ -74,6 +76,7 @@ def master_samples(parts: MasterParts) -> Samples:
     _add_keyspaces(samples, core)
     _add_ceiling(samples, core)
     _add_evictions(samples, core.look.evictions)
+    _add_copies(samples, core)
     samples.add(
         "moonpool_master_leased_blocks", leased_rows([table for _, table in core.look.tables()], now_s)
     )
@@ -156,6 +159,14 @@ def _add_evictions(samples: Samples, evictions: Evictions) -> None:
         count = evictions.by_reason[reason]
         samples.add("moonpool_master_evicted_blocks_total", count, reason.name.lower())
     samples.add_histogram("moonpool_master_evicted_age_seconds", evictions.ages)
+
+
+def _add_copies(samples: Samples, core: MasterCore) -> None:
+    counts = core.replication.counts
+    for reason in Why:
+        for outcome in ("ordered", "done", "failed"):
+            samples.add("moonpool_master_copies_total", counts[outcome, reason], reason.value, outcome)
+        samples.add("moonpool_master_copied_bytes_total", counts["bytes", reason], reason.value)
 
 
 def leased_rows(tables: list[Table], now_s: float) -> int:

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from moonpool.master.chained import ChainedTable
+from moonpool.master.copies import give_up, spared, surplus_on
 from moonpool.master.drops import DropBatch
 from moonpool.master.evictions import Evictions, Reason
 from moonpool.master.flat import FlatTable
-from moonpool.master.table import Table
+from moonpool.master.step import Step
+from moonpool.master.table import Table, Usable
 from moonpool.master.victims import Budget
+from moonpool.schemas.messages import DropList
 
 CHORE_ROWS_MAX = 4096
 """Rows put where they belong before victims are looked for."""
 
 
+class Evicted(NamedTuple):
+    """What a need found: the asking node's own drops, payload bytes, age of the next victim, and the steps that hold
+    what others must drop."""
+
+    drops: list[DropList]
+    freed_bytes: int
+    next_age_ms: int
+    steps: list[Step]
+
+
 class Room:
-    """One call for `want_bytes` on a segment. `offers`: the tables, and where each one's drops are gathered.
+    """One call for `want_bytes` on a segment. `offers`: the tables, and where each one's drops are gathered. `staying`:
+    segments whose copies count as kept.
     `freed_bytes`: payload that left the segment."""
 
     def __init__(
@@ -28,6 +43,7 @@ class Room:
         offers: Mapping[Table, DropBatch],
         budget: Budget,
         evictions: Evictions,
+        staying: Usable,
     ) -> None:
         self.freed_bytes = 0
         self._evictions = evictions
@@ -36,15 +52,17 @@ class Room:
         self._now_s = now_s
         self._offers = offers
         self._budget = budget
+        self._staying = staying
 
     def make(self) -> None:
-        """Leaves in order of worth; then those whose presence lease yields; then, where no leaf lies on the
+        """Copies beyond what is wanted; then leaves in order of worth; then those whose presence lease yields; then, where no leaf lies on the
         segment, leaves elsewhere that hang on rows of the segment."""
         here = [table for table in self._offers if self._segment in table.candidates.queues]
         chores = Budget(CHORE_ROWS_MAX)
         for table in here:
             table.candidates.promote_stale(self._now_s, chores)
             table.candidates.wake(self._segment, self._now_s, chores)
+        self._take_surplus(here)
         self._take_leaves(here)
         for table in here:
             while self._wanting() and (row := self._pop_dozing(table)) is not None:
@@ -55,6 +73,24 @@ class Room:
                     if table.hashes[row]:  # placeholders leave with the last row that hung on them
                         self._evict(table, row, Reason.BELOW_TRUNK)
                 self._take_leaves(here)
+
+    def _take_surplus(self, tables: Sequence[Table]) -> None:
+        """Nobody misses these. What is left of the time goes to the leaves."""
+        for table in tables:
+            if not table.layers.count or not self._wanting():
+                continue
+            for row, rank in surplus_on(table, self._segment, self._staying, self._budget.rows):
+                if not self._wanting() or not self._budget.spend():
+                    return
+                place = next(one for one in table.places(row, rank) if one.segment == self._segment)
+                name = (table.keyspace, rank, table.hashes[row])
+                self._offers[table].add(self._segment, *name, place.slot, place.generation)
+                table.drop_copy(row, rank, self._segment, self._now_s)
+                self._count_copy(table, row, place.length)
+
+    def _count_copy(self, table: Table, row: int, size_bytes: int) -> None:
+        self.freed_bytes += size_bytes
+        self._evictions.evicted(Reason.COPY, self._now_s - table.last_use_s[row])
 
     def _take_leaves(self, tables: Sequence[Table]) -> None:
         heads = [
@@ -111,6 +147,10 @@ class Room:
         return len(rows) + len(others) > 0
 
     def _evict(self, table: Table, row: int, reason: Reason) -> None:
+        if table.layers.count and spared(table, row, self._segment, self._staying, 1):
+            self._count_copy(table, row, table.bytes_on(row, self._segment))
+            give_up(table, row, self._segment, self._now_s, self._offers[table])
+            return
         self.freed_bytes += table.bytes_on(row, self._segment)
         self._evictions.evicted(reason, self._now_s - table.last_use_s[row])
         table.traffic.evicted_blocks += 1

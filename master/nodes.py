@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection
 
 import numpy as np
-from msgspec import structs
 
 from moonpool.master.columns import NO_SEGMENT
+from moonpool.master.node import FLAPS_MAX, OUTSTANDING_MAX, Node
 from moonpool.master.placement import Candidate
-from moonpool.master.streams import ReportStream
 from moonpool.schemas.errors import InvalidParams, NotFound, Overloaded
-from moonpool.schemas.messages import Drop, NodeEntry, NodeInfo, NodeState
+from moonpool.schemas.messages import NodeEntry, NodeInfo, NodeState
 
 log = logging.getLogger(__name__)
 
 NODES_MAX = 16384
-FLAPS_MAX = 3
 FLAPS_WINDOW_S = 600.0
 CANDIDATES_MAX = 64
 """Of a large cluster so many segments are weighed for a put, each time others: all of them would take longer than
@@ -35,100 +32,11 @@ the rest of the answer, and the best of so many is nearly as good."""
 LOST_MEMORY_S = 600.0
 """How long removals are kept for a lost node that may come back."""
 
-OUTSTANDING_MAX = 64
-OBEYED_MAX = 4096
 CHANGES_MAX = 1024
 SEGMENT_ID_BYTES_MAX = 64
 
-ShardOrder = tuple[int, int, int]
-"""Shard and order, see Drop."""
 
 READABLE = (NodeState.JOINING, NodeState.LIVE)
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """One segment. `named`: shards whose inventory has ended since it (re)joined; `complete`: all have. `naming`: those
-    whose inventory is under way. `outstanding`:
-    drops that somebody waits for, by id, sent again when the stream of their shard begins. `retold`: ids of those that
-    were asked before the node announced itself. `obeyed`: orders that the node has said it is done with, oldest first:
-    they are never given again."""
-
-    info: NodeInfo
-    index: int
-    state: NodeState
-    heard_s: float
-    connected: bool = True
-    complete: bool = False
-    free_bytes: int = 0
-    facts: dict[str, int | float] = field(default_factory=dict)
-    flaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS_MAX))
-    named: set[int] = field(default_factory=set)
-    naming: set[int] = field(default_factory=set)
-    obeys: set[int] = field(default_factory=set)  # shards whose owner's epoch it has seen: it obeys no older
-    streams: dict[int, ReportStream] = field(default_factory=dict)
-    outstanding: dict[int, Drop] = field(default_factory=dict)
-    retold: set[int] = field(default_factory=set)
-    obeyed: dict[ShardOrder, None] = field(default_factory=dict)
-
-    def stream(self, shard: int) -> ReportStream:
-        """The one ordered stream between the segment and that shard."""
-        return self.streams.setdefault(shard, ReportStream())
-
-    def cut_streams(self) -> None:
-        """Only new streams will do."""
-        self.streams.clear()
-
-    def disown(self, shard: int) -> None:
-        """The shard is somebody else's now."""
-        self.streams.pop(shard, None)
-        self.named.discard(shard)
-        self.obeys.discard(shard)
-        for drop in self.outstanding_of(shard):
-            del self.outstanding[drop.drop_id]
-
-    def outstanding_of(self, shard: int) -> list[Drop]:
-        """Drops that are not confirmed, oldest first."""
-        return [drop for drop in self.outstanding.values() if drop.shard == shard]
-
-    def retell(self, shard: int, epoch: int, next_generation: int) -> list[Drop]:
-        """What is sent when the stream of a shard begins, in the epoch of now: orders of one that has passed are
-        refused, whoever gave them. What is begun from `next_generation` on was put after those that were asked before
-        the node was here: they don't mean it."""
-        for drop in self.outstanding_of(shard):
-            before = drop.before or (next_generation if drop.drop_id in self.retold else 0)
-            self.outstanding[drop.drop_id] = structs.replace(drop, epoch=epoch, before=before)
-        return self.outstanding_of(shard)
-
-    def done(self, drop_id: int) -> None:
-        """The node has confirmed this one."""
-        drop = self.outstanding.pop(drop_id, None)
-        if drop is not None:
-            self._note_obeyed((drop.shard, *drop.order))
-
-    def has_obeyed(self, shard: int, orders: Iterable[tuple[int, int]]) -> list[int]:
-        """The node has done these, whoever gave them. Returns ids of the drops that this confirms."""
-        for order in orders:
-            self._note_obeyed((shard, *order))
-        found = [one.drop_id for one in self.outstanding_of(shard) if (shard, *one.order) in self.obeyed]
-        for drop_id in found:
-            del self.outstanding[drop_id]
-        return found
-
-    def _note_obeyed(self, order: ShardOrder) -> None:
-        if order[1:] == (0, 0):
-            return
-        self.obeyed[order] = None
-        if len(self.obeyed) > OBEYED_MAX:
-            del self.obeyed[next(iter(self.obeyed))]
-
-    def expect(self, drop: Drop) -> None:
-        """The node must confirm this one, however long it is away; at most OUTSTANDING_MAX of a shard."""
-        self.outstanding[drop.drop_id] = drop
-        waiting = self.outstanding_of(drop.shard)
-        if len(waiting) > OUTSTANDING_MAX:
-            del self.outstanding[waiting[0].drop_id]
-            log.warning("node %s is away for too many removals; the oldest is given up", self.info.node)
 
 
 class Nodes:
@@ -141,6 +49,7 @@ class Nodes:
         self._free_indices: list[int] = []  # of forgotten nodes
         self.names: list[bytes] = []  # by index
         self.usable = np.zeros(NO_SEGMENT + 1, dtype=np.bool_)
+        self.staying = np.zeros(NO_SEGMENT + 1, dtype=np.bool_)  # usable, and not to be emptied
         self._draining: set[str] = set()  # names: a node that starts again is still to be emptied
         self._unswept: set[int] = set()  # indices of lost nodes whose copies are not all gone
         self.impaired = False
@@ -292,6 +201,7 @@ class Nodes:
             self.changes.append((node.info.node, node.info.segment, state))
         node.state = state
         self.usable[node.index] = state in READABLE
+        self.staying[node.index] = self._takes_puts(node)
         self._leave(node)
         if state is NodeState.SUSPECT:
             self._suspects.add(node.index)
@@ -353,12 +263,28 @@ class Nodes:
 
     def writable(self) -> list[Candidate]:
         """Segments that may be written to: all of a small cluster, CANDIDATES_MAX of a large one."""
+        return [_candidate(node) for node in self.takers()]
+
+    def takers(self) -> list[Node]:
+        """Their nodes."""
         self._ring = self._ring or list(self._writable.values())
         if len(self._ring) <= CANDIDATES_MAX:
-            return [_candidate(node) for node in self._ring]
+            return self._ring
         first = self._turn = (self._turn + CANDIDATES_MAX) % len(self._ring)
         some = self._ring[first : first + CANDIDATES_MAX]
-        return [_candidate(node) for node in some + self._ring[: CANDIDATES_MAX - len(some)]]
+        return some + self._ring[: CANDIDATES_MAX - len(some)]
+
+    def near(self, host: str) -> list[int]:
+        """Indices of segments of one host that may be written to: readers of that host prefer them."""
+        return list(self._by_host.get(host, ()))
+
+    def draining(self) -> list[Node]:
+        """Those that are to be emptied."""
+        return (
+            [node for node in self._nodes.values() if node.info.node in self._draining]
+            if self._draining
+            else []
+        )
 
     def entries(self) -> list[NodeEntry]:
         """For the cluster map."""
@@ -378,6 +304,7 @@ class Nodes:
         for node in self._nodes.values():
             assert self.names[node.index] == node.info.segment, "a wrong name"
             assert self.usable[node.index] == (node.state in READABLE), "usable is wrong"
+            assert self.staying[node.index] == self._takes_puts(node), "staying is wrong"
             assert len(node.flaps_s) <= FLAPS_MAX, "flaps are not bounded"
             per_shard = Counter(drop.shard for drop in node.outstanding.values())
             assert max(per_shard.values(), default=0) <= OUTSTANDING_MAX, "outstanding drops are not bounded"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from moonpool.schemas.messages import Check, Drop, Message
+from moonpool.schemas.messages import Check, CopyOrder, Drop, Message
 
-Push = tuple[bytes, Drop | Check]
+Push = tuple[bytes, Drop | Check | CopyOrder]
 """(segment, message)."""
 
 

@@ -6,6 +6,7 @@ from itertools import repeat
 
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW
+from moonpool.master.copies import only_hinted
 from moonpool.master.entries import check_rank
 from moonpool.master.lookups import check_run
 from moonpool.master.promises import Promise, Promises
@@ -46,7 +47,7 @@ def start_item(
     for index, row in enumerate(rows.tolist()):
         key = (item.keyspace, item.rank, hashes[index])
         there = row != NO_ROW and table.committed[row] >> item.rank & 1
-        if there and not (table.hinted and table.only_hinted(row, item.rank)):
+        if there and not (table.hinted and _only_hinted(table, row, item.rank)):
             # While a copy is being checked nobody knows whether another one is wanted.
             answers[index] = PutAnswer.EXISTS if table.sound(row, item.rank) else PutAnswer.BUSY
             continue
@@ -67,6 +68,11 @@ def start_item(
         until_s = step.now_s + promise_ms / 1000
         promises.give(list(granted), Promise(until_s, segment, item.size_bytes))
     return bytes(answers), segment if granted else None
+
+
+def _only_hinted(table: Table, row: int, rank: int) -> bool:
+    cell = row * table.world + rank
+    return all(only_hinted(table, cell, segment) for segment in table.layers.segments(cell))
 
 
 def _hangs(table: Table, item: PutItem, promises: Promises, now_s: float) -> bool:

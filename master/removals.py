@@ -115,9 +115,9 @@ def _remove_rank(table: Table, message: Remove, hashes: list[bytes], step: Step)
         count += 1
         if message.dry_run:
             continue
-        place = table.place(row, message.rank)
-        step.drops.add(place.segment, table.keyspace, message.rank, block_hash, place.slot, place.generation)
-        table.drop_copy(row, message.rank, step.now_s)
+        for place in table.places(row, message.rank):
+            step.drops.add(place.segment, table.keyspace, message.rank, block_hash, *place[1:3])
+            table.drop_copy(row, message.rank, place.segment, step.now_s)
     return Removed(count, skipped, [])
 
 

@@ -8,6 +8,7 @@ from itertools import repeat
 from moonpool.master.bad_reports import BadReports
 from moonpool.master.columns import NO_ROW
 from moonpool.master.commits import commit
+from moonpool.master.copies import COPIES_MAX
 from moonpool.master.entries import check_rank, read_entries, read_locations
 from moonpool.master.promises import Promises
 from moonpool.master.step import Step
@@ -60,7 +61,10 @@ def apply_op(
 
 def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: Step) -> None:
     entries = read_entries(op, table.spec)
-    commit(table, segment, entries, step.usable, step.now_s, step.drops)
+    table.layers.ordered |= op.copied
+    # What was ordered is wanted. After a take-over nobody knows which of two copies was there first.
+    wanted = op.copied or (step.naming and table.layers.ordered)
+    commit(table, segment, entries, step.usable, step.now_s, step.drops, COPIES_MAX if wanted else 1)
     if len(promises):
         promises.end_all(zip(repeat(op.keyspace), entries.ranks.tolist(), entries.hashes))
 
@@ -73,7 +77,7 @@ def _free(table: Table, segment: int, op: Freed, step: Step) -> None:
     for block_hash, rank, slot, generation in places:
         row = table.rows.get(block_hash)  # looked up one by one: a row may leave with the one before it
         if row != NO_ROW and table.is_at(row, rank, segment, slot, generation):
-            table.drop_copy(row, rank, step.now_s)
+            table.drop_copy(row, rank, segment, step.now_s)
 
 
 def _move(table: Table, segment: int, op: Moved) -> None:
@@ -83,7 +87,7 @@ def _move(table: Table, segment: int, op: Moved) -> None:
     for block_hash, rank, slot, generation, (new_slot, new_generation) in places:
         row = table.rows.get(block_hash)
         if row != NO_ROW and table.is_at(row, rank, segment, slot, generation):
-            table.move(row, rank, new_slot, new_generation)
+            table.move(row, rank, segment, new_slot, new_generation)
 
 
 def _settle_check(table: Table, bad_reports: BadReports, segment: int, op: Checked, step: Step) -> None:
@@ -95,4 +99,4 @@ def _settle_check(table: Table, bad_reports: BadReports, segment: int, op: Check
         table.clear_doubt(row, op.rank)
     else:
         step.drops.add(segment, op.keyspace, op.rank, op.block_hash, op.slot, op.generation)
-        table.drop_copy(row, op.rank, step.now_s)
+        table.drop_copy(row, op.rank, segment, step.now_s)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from moonpool.master.columns import NO_ROW, NO_SEGMENT, view
-from moonpool.master.nodes import OUTSTANDING_MAX, Node, Nodes
+from moonpool.master.node import OUTSTANDING_MAX, Node
+from moonpool.master.nodes import Nodes
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.step import Step
 from moonpool.master.store.records import RemovalRecord
@@ -68,7 +69,8 @@ class Restorer:
         have them drop the rows (I7). Raises WrongShard, KeyspaceUnknown."""
         table = self._shards.get(shard).table(keyspace)
         rows = [row for row in table.rows.get_all(hashes) if row != NO_ROW]
-        holders = np.unique(view(table.which).reshape(-1, table.world)[rows])
+        which = [view(layer.which).reshape(-1, table.world)[rows] for layer in table.layers.all]
+        holders = np.unique(np.stack(which))
         nodes = [
             self._nodes.get(self._nodes.names[index]) for index in holders.tolist() if index != NO_SEGMENT
         ]

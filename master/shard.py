@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from moonpool.master.flat import FlatTable
 from moonpool.master.kv_feed import KvFeed
 from moonpool.master.promises import Promises
 from moonpool.master.reports import apply_op, check_op
+from moonpool.master.shard_facts import shard_facts
 from moonpool.master.step import CheckOrder, Step, check_count
 from moonpool.master.sweeps import Sweeps
 from moonpool.master.table import Table
@@ -249,12 +250,17 @@ class Shard:
         row = table.rows.get(message.block_hash) if message.block_hash else NO_ROW
         if row == NO_ROW or not 0 <= message.rank < table.world:
             return Done(0)
-        place = table.place(row, message.rank)
-        named = (place.slot, place.generation) == (message.slot, message.generation)
-        if not table.sound(row, message.rank) or not named or step.names[place.segment] != message.segment:
+        named = (message.segment, message.slot, message.generation)
+        places = table.places(row, message.rank) if table.sound(row, message.rank) else []
+        place = next((one for one in places if (step.names[one.segment], *one[1:3]) == named), None)
+        if place is None:
             return Done(0)
         if not self._bad_reports.admit((message.keyspace, message.rank, message.block_hash), step.now_s):
             return Done(0)
+        if len(places) > 1:  # readers have another one: this one is made anew rather than looked at
+            step.drops.add(place.segment, message.keyspace, message.rank, message.block_hash, *place[1:3])
+            table.drop_copy(row, message.rank, place.segment, step.now_s)
+            return Done(1)
         table.doubt(row, message.rank, step.now_s)
         order = CheckOrder(
             place.segment, message.keyspace, message.rank, message.block_hash, place.slot, place.generation
@@ -270,7 +276,7 @@ class Shard:
         if message.dry_run:
             return Removed(count, 0, [])
         fresh = self.tables[message.keyspace] = self._make_table(table.spec)
-        fresh.traffic = table.traffic
+        fresh.traffic, fresh.replicas = table.traffic, table.replicas
         if table.feed is not None:
             table.feed.cleared(table)
         return Removed(count, 0, [])
@@ -362,7 +368,7 @@ class Shard:
             return
         place = table.place(row, rank)
         step.drops.add(place.segment, keyspace, rank, block_hash, place.slot, place.generation)
-        table.drop_copy(row, rank, step.now_s)
+        table.drop_copy(row, rank, place.segment, step.now_s)
 
     def validate(self) -> None:
         """See ShardIndex."""
@@ -377,19 +383,4 @@ class Shard:
 
     def facts(self) -> dict[str, int]:
         """See ShardIndex."""
-        tables: Sequence[Table] = list(self.tables.values())
-        return {
-            "rows": sum(map(len, tables)),
-            "copies": sum(sum(table.copies.values()) for table in tables),
-            "pins": sum(len(table.pins) for table in tables),
-            "asked_blocks": sum(table.traffic.asked_blocks for table in tables),
-            "hit_blocks": sum(table.traffic.hit_blocks for table in tables),
-            "promises": len(self.promises),
-            "checks_waiting": len(self._bad_reports),
-            "doubted_blocks": sum(len(table.doubted) for table in tables),
-            "doomed_blocks": sum(len(table.doomed) for table in tables),
-            "sweeps_waiting": len(self._sweeps),
-            "swept_lost_copies": self._sweeps.lost_copies,
-            "swept_unnamed_copies": self._sweeps.unnamed_copies,
-            "index_bytes": sum(table.columns.size_bytes() + table.rows.size_bytes() for table in tables),
-        }
+        return shard_facts(self.tables.values(), self.promises, self._bad_reports, self._sweeps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,38 +12,22 @@ from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.evictions import Evictions
 from moonpool.master.kv_feed import KvFeed
 from moonpool.master.membership.shard_state import Event, ShardLife, ShardState
-from moonpool.master.need import Room, next_age_ms
+from moonpool.master.need import Evicted, Room, next_age_ms
 from moonpool.master.policy_adaptive import AdaptiveCredit
 from moonpool.master.shard import Shard, ShardIndex
-from moonpool.master.step import Step, check_count
+from moonpool.master.shard_facts import SUMS
+from moonpool.master.step import NOWHERE, Step, check_count
 from moonpool.master.table import Table
 from moonpool.master.top_prefixes import TopPrefixes
 from moonpool.master.victims import Budget
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, NotFound, Overloaded, WrongShard
 from moonpool.schemas.keyspace import KeyspaceSpec
-from moonpool.schemas.messages import Clear, Describe, DropList, Message, Pin, PutStart, Remove, Unpin
+from moonpool.schemas.messages import Clear, Describe, Message, Pin, PutStart, Remove, Unpin
 from moonpool.schemas.routing import Part, Places, merged, parts_of, slices_of
 from moonpool.schemas.runs import SHARDS_MAX
 
 KEYSPACES_MAX = 4096
 NEED_ROWS_MAX = 4096
-SUMS = (
-    "rows",
-    "copies",
-    "pins",
-    "asked_blocks",
-    "hit_blocks",
-    "promises",
-    "checks_waiting",
-    "doubted_blocks",
-    "doomed_blocks",
-    "sweeps_waiting",
-    "swept_lost_copies",
-    "swept_unnamed_copies",
-    "index_bytes",
-)
-"""Facts that are there with no shard too."""
-
 CHANGES = (PutStart, Remove, Clear, Pin, Unpin)
 """Requests that a shard takes only when its hard state is loaded, and not while it leaves."""
 
@@ -53,16 +36,6 @@ StepOf = Callable[[int], Step]
 
 Claim = tuple[int, int]
 """(shard, epoch): who owns it, owns it in that epoch."""
-
-
-class Evicted(NamedTuple):
-    """What a need found: the asking node's own drops, payload bytes, age of the next victim, and the steps that hold
-    what others must drop."""
-
-    drops: list[DropList]
-    freed_bytes: int
-    next_age_ms: int
-    steps: list[Step]
 
 
 class ShardSet:
@@ -83,6 +56,8 @@ class ShardSet:
         """Of the cluster map, for those who ask here by mistake."""
         self._specs: dict[bytes, KeyspaceSpec] = {}
         self.evictions = Evictions()
+        self.replicated: dict[bytes, int] = {}
+        """Copies that each keyspace wants, of those that want more than one; also of keyspaces to come."""
 
     # ------------------------------------------------------------ ownership
 
@@ -98,6 +73,8 @@ class ShardSet:
         index = self._shards[shard] = Shard(self._policy, self._feed)
         for spec in self._specs.values():
             index.register(spec)
+        for keyspace in self.replicated.keys() & self._specs.keys():
+            index.table(keyspace).replicas = self.replicated[keyspace]
 
     def loaded(self, shard: int) -> None:
         """The hard state of an owned shard is known."""
@@ -193,6 +170,19 @@ class ShardSet:
         self._specs[keyspace] = spec
         for index in self._shards.values():
             index.register(spec)
+            index.table(keyspace).replicas = self.replicated.get(keyspace, 1)
+
+    def want_replicas(self, keyspace: bytes, replicas: int) -> bool:
+        """How many copies its blocks are to have. Returns whether that is new."""
+        if self.replicated.get(keyspace, 1) == replicas:
+            return False
+        if replicas > 1:
+            self.replicated[keyspace] = replicas
+        else:
+            del self.replicated[keyspace]
+        for index in self._shards.values() if keyspace in self._specs else ():
+            index.table(keyspace).replicas = replicas
+        return True
 
     def _empty_keyspace(self) -> bytes:
         for keyspace in self._specs:
@@ -305,9 +295,10 @@ class ShardSet:
         self._policy.study()
         budget = Budget(NEED_ROWS_MAX)
         freed_bytes = 0
+        staying = next((step.staying for step in steps.values()), NOWHERE)
         theirs = {table: drops for table, drops in offers.items() if table.spec.tenant in first}
         for some in (theirs, offers) if theirs else (offers,):
-            room = Room(segment, want_bytes - freed_bytes, now_s, some, budget, self.evictions)
+            room = Room(segment, want_bytes - freed_bytes, now_s, some, budget, self.evictions, staying)
             room.make()
             freed_bytes += room.freed_bytes
         drops = [drop for step in steps.values() for drop in step.drops.take(segment)]
@@ -357,6 +348,17 @@ class ShardSet:
         return [step_of(shard) for shard, life in self._lives.items() if life.answers]
 
     # ------------------------------------------------------------ facts
+
+    def changing(self) -> Iterator[tuple[int, Table]]:
+        """(shard, table) of those shards whose rows may be changed."""
+        for shard, life in self._lives.items():
+            for table in self._shards[shard].tables.values() if life.changes else ():
+                yield shard, table
+
+    def is_current(self, shard: int, table: Table) -> bool:
+        """Whether that is the shard's table still, and may be changed."""
+        life = self._lives.get(shard)
+        return life is not None and life.changes and self._shards[shard].tables.get(table.keyspace) is table
 
     def tables(self) -> Iterator[tuple[int, Table]]:
         """(shard, table) of every keyspace. To be read only."""

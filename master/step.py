@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
+from moonpool.master.columns import NO_SEGMENT
 from moonpool.master.drops import DropBatch
 from moonpool.master.quotas import Spend
 from moonpool.master.table import Usable
@@ -15,6 +18,9 @@ BLOCKS_MAX = 65536
 """Blocks named by one request: a million tokens of 16 a block. Holds the loop for some tens of ms at worst."""
 
 LEASE_MS_MAX = 600_000
+
+NOWHERE: Usable = np.zeros(NO_SEGMENT + 1, dtype=np.bool_)
+"""No segment at all."""
 
 
 class CheckOrder(NamedTuple):
@@ -43,7 +49,8 @@ PlacePut = Callable[[int], int | None]
 @dataclass(slots=True)
 class Step:
     """One shard's. `usable` by segment index; `impaired`: some segment that holds rows isn't. `names`: segment ids by
-    index. `postponed`: segments that may hold what is removed later. `share`: of the time that all shards have. `spend`: asked for each new block where tenants have quotas."""
+    index. `near`: segments on the asker's host. `staying`: usable ones that are not to be emptied. `naming`: whether an
+    inventory is under way. `postponed`: segments that may hold what is removed later. `share`: of the time that all shards have. `spend`: asked for each new block where tenants have quotas."""
 
     now_s: float
     usable: Usable
@@ -53,6 +60,9 @@ class Step:
     shard: int = 0
     share: float = 1.0
     spend: Spend | None = None
+    near: Callable[[], Collection[int]] = tuple
+    staying: Usable = field(default_factory=lambda: NOWHERE)
+    naming: bool = False
     drops: DropBatch = field(init=False)
     checks: list[CheckOrder] = field(default_factory=list)
     predicate: Predicate | None = None

@@ -74,10 +74,12 @@ def _drop_slice(table: Table, sweep: _Sweep, now_s: float) -> int:
     """Drops the copies that go from the next slice of rows. Returns how many there were."""
     cells = slice(sweep.next_row * table.world, (sweep.next_row + ROWS_A_SLICE) * table.world)
     found = view(table.which)[cells] == sweep.segment
+    for layer in table.layers.more:
+        found |= view(layer.which)[cells] == sweep.segment
     if sweep.unnamed:
         marks = table.marks.get(sweep.segment, b"")[cells]
         found = found[: len(marks)] & (np.frombuffer(marks, dtype=np.uint8) == 0)  # later cells are named
     doomed = np.flatnonzero(found) + cells.start
     for row, rank in zip(*(part.tolist() for part in np.divmod(doomed, table.world)), strict=True):
-        table.drop_copy(row, rank, now_s)
+        table.drop_copy(row, rank, sweep.segment, now_s)
     return len(doomed)

@@ -1,7 +1,7 @@
 """The index of one (shard, keyspace): what chained and flat keyspaces have in common.
 
 A row is a block, not a rank: a bitmap of committed ranks, and each rank's place in location columns of width
-`world`. Rows come only from the nodes' reports and live as long as a copy of theirs does (or, in a chained
+`world`; further copies lie in columns like those (copies.py). Rows come only from the nodes' reports and live as long as a copy of theirs does (or, in a chained
 keyspace, a row that hangs on them). A row is `ready` when every rank is committed, nobody doubts a copy, and
 the subclass has no objection. Segments are small numbers here: nodes.py gives them out.
 """
@@ -9,14 +9,14 @@ the subclass has no objection. Segments are small numbers here: nodes.py gives t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.master.columns import NO_ROW, NO_SEGMENT, Columns, HashMap, view
+from moonpool.master.copies import Layers, Place, name_copies
 from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import SAME_USE_S, USES_MAX, EvictionPolicy
@@ -31,15 +31,6 @@ if TYPE_CHECKING:
 
 Usable = NDArray[np.bool_]
 """By segment index: whether readers and writers may be sent there."""
-
-
-class Place(NamedTuple):
-    """Where one rank of a row lies."""
-
-    segment: int
-    slot: int
-    generation: int
-    length: int
 
 
 class Table(ABC):
@@ -59,16 +50,16 @@ class Table(ABC):
         self.slots = self.columns.add("I", self.world)
         self.generations = self.columns.add("Q", self.world)
         self.lengths = self.columns.add("Q", self.world) if spec.variable_size else None
+        self.layers = Layers(self)
+        self.replicas = 1
+        """Copies that each rank of a row should have, on so many hosts."""
         self.ready = self.columns.add_flags()
         self.leased_until_s = self.columns.add("d")
         self.last_use_s = self.columns.add("d")
         self.uses = self.columns.add_flags()  # up to USES_MAX; lifted to the row above when this one goes
         self.unready_since_s = self.columns.add("d")
-        self._nowhere = array("H", [NO_SEGMENT] * self.world)
         self.doubted: dict[int, int] = {}  # row -> ranks whose copy was reported bad
-        self.doomed: dict[
-            int, None
-        ] = {}  # rows to be removed, with all that hangs on them, in the next ticks
+        self.doomed: dict[int, None] = {}  # rows to be removed soon, with all that hangs on them
         self.pins = Pins()
         self.kept_pins: dict[bytes, float] = {}  # hash -> end of a pin that holds again when its row is back
         self.copies: dict[int, int] = {}  # segment -> copies on it
@@ -175,15 +166,6 @@ class Table(ABC):
         committed = self.committed[row] & ~self.doubted.get(row, 0)
         return bool(committed >> rank & 1) and row not in self.doomed
 
-    def only_hinted(self, row: int, rank: int) -> bool:
-        """Whether nothing but the entry log speaks of this copy: it may have gone since (I8)."""
-        cell = row * self.world + rank
-        segment = self.which[cell]
-        if segment not in self.hinted:
-            return False
-        marks = self.marks.get(segment)
-        return marks is None or (cell < len(marks) and not marks[cell])
-
     def stale(self, row: int, now_s: float) -> bool:
         """Whether the row has been unready for so long that nobody is expected to complete it."""
         return not self.ready[row] and self.unready_since_s[row] + UNREADY_S <= now_s
@@ -193,15 +175,24 @@ class Table(ABC):
         return self.leased_until_s[row] > now_s or row in self.pins
 
     def place(self, row: int, rank: int) -> Place:
-        """Where a committed rank lies."""
+        """Where a committed rank lies: its first copy."""
         cell = row * self.world + rank
         length = self.lengths[cell] if self.lengths is not None else self.spec.shard_bytes[rank]
         return Place(self.which[cell], self.slots[cell], self.generations[cell], length)
 
+    def places(self, row: int, rank: int) -> list[Place]:
+        """Where all copies of a committed rank lie."""
+        cell, length = row * self.world + rank, self.place(row, rank).length
+        return [
+            Place(layer.which[cell], layer.slots[cell], layer.generations[cell], length)
+            for layer in self.layers.holding(cell)
+        ]
+
     def is_at(self, row: int, rank: int, segment: int, slot: int, generation: int) -> bool:
-        """Whether the rank lies at exactly this place."""
+        """Whether a copy of the rank lies at exactly this place."""
         cell = row * self.world + rank
-        return (self.which[cell], self.slots[cell], self.generations[cell]) == (segment, slot, generation)
+        layer = self.layers.on(cell, segment)
+        return layer is not None and (layer.slots[cell], layer.generations[cell]) == (slot, generation)
 
     def ranks_of(self, row: int) -> Iterator[int]:
         """Ranks that are committed."""
@@ -212,20 +203,36 @@ class Table(ABC):
 
     def segments_of(self, row: int) -> set[int]:
         """Segments that hold a copy."""
-        cell = row * self.world
-        return set(self.which[cell : cell + self.world]) - {NO_SEGMENT}
+        first, end = row * self.world, (row + 1) * self.world
+        found = set(self.which[first:end])
+        for layer in self.layers.more:
+            found |= set(layer.which[first:end])
+        return found - {NO_SEGMENT}
+
+    def ranks_on(self, row: int, segment: int) -> list[int]:
+        """Ranks that have a copy on a segment."""
+        first = row * self.world
+        found = [
+            rank for rank, other in enumerate(self.which[first : first + self.world]) if other == segment
+        ]
+        for layer in self.layers.more:
+            others = enumerate(layer.which[first : first + self.world])
+            found += [rank for rank, other in others if other == segment]
+        return found
 
     def bytes_on(self, row: int, segment: int) -> int:
         """Payload bytes of the row's copies on a segment."""
         first = row * self.world
-        cells = enumerate(self.which[first : first + self.world])
         sizes = self.spec.shard_bytes if self.lengths is None else self.lengths[first : first + self.world]
-        return sum(sizes[rank] for rank, other in cells if other == segment)
+        return sum(sizes[rank] for rank in self.ranks_on(row, segment))
 
     def live(self, rows: I64, usable: Usable) -> NDArray[np.bool_]:
-        """Which rows have all their copies on usable segments."""
+        """Which rows have a copy of each rank on usable segments."""
         cells: U16 = view(self.which).reshape(-1, self.world)[rows]
-        alive: NDArray[np.bool_] = np.all(usable[cells], axis=1)
+        usable_cells: NDArray[np.bool_] = usable[cells]
+        for layer in self.layers.more:
+            usable_cells |= usable[view(layer.which).reshape(-1, self.world)[rows]]
+        alive: NDArray[np.bool_] = np.all(usable_cells, axis=1)
         return alive
 
     def lease(self, row: int, until_s: float) -> None:
@@ -253,16 +260,29 @@ class Table(ABC):
         """Of copies of these ranks, all together. `lengths` count where sizes vary."""
         return int((self.shard_bytes[ranks] if self.lengths is None else lengths).sum())
 
-    def move(self, row: int, rank: int, slot: int, generation: int) -> None:
+    def move(self, row: int, rank: int, segment: int, slot: int, generation: int) -> None:
         """The copy lies elsewhere in its segment now."""
         cell = row * self.world + rank
-        self.slots[cell], self.generations[cell] = slot, generation
+        layer = self.layers.on(cell, segment)
+        assert layer is not None
+        layer.slots[cell], layer.generations[cell] = slot, generation
+
+    def add_copy(self, row: int, rank: int, place: Place, now_s: float) -> None:
+        """One more copy of a committed rank, on a segment that has none of it; COPIES_MAX at most."""
+        cell = row * self.world + rank
+        new_here = place.segment not in self.segments_of(row)
+        self.layers.put(cell, place.segment, place.slot, place.generation)
+        self.count_copies(place.segment, 1, self.place(row, rank).length)
+        if new_here:
+            self.candidates.add(row, place.segment, now_s)
 
     # ------------------------------------------------------------ removals
 
-    def drop_copy(self, row: int, rank: int, now_s: float) -> None:
-        """One committed copy is gone. The row goes too with its last one."""
-        self._forget_copy(row, rank)
+    def drop_copy(self, row: int, rank: int, segment: int, now_s: float) -> None:
+        """The copy of a rank on a segment is gone. The row goes too with its last one."""
+        if self._forget_copy(row, rank, segment):
+            self.settle(row)  # the one that is gone may have been in doubt
+            return
         self.unready(row, now_s)
         if not self.committed[row]:
             self.vacate(row, now_s)
@@ -271,21 +291,10 @@ class Table(ABC):
 
     def discard(self, row: int, now_s: float, drops: DropBatch) -> None:
         """Removes a row that nothing hangs on. Its copies are to be dropped by their nodes."""
-        first, end = row * self.world, (row + 1) * self.world
-        segments = self.which[first:end].tolist()
-        slots, generations = self.slots[first:end], self.generations[first:end]
-        for segment in set(segments) - {NO_SEGMENT}:
-            ranks = [rank for rank, other in enumerate(segments) if other == segment]
-            drops.add_row(
-                segment,
-                self.keyspace,
-                self.hashes[row],
-                ranks,
-                [slots[rank] for rank in ranks],
-                [generations[rank] for rank in ranks],
-            )
-            self.count_copies(segment, -len(ranks), -self.bytes_on(row, segment))
-        self.which[first:end] = self._nowhere
+        for segment in self.segments_of(row):
+            size_bytes = self.bytes_on(row, segment)
+            self.count_copies(segment, -len(name_copies(self, row, segment, drops)), -size_bytes)
+        self.layers.clear(row)
         self.committed[row] = 0
         self.doubted.pop(row, None)
         self.vacate(row, now_s)
@@ -301,12 +310,16 @@ class Table(ABC):
             if self.hashes[row]:  # placeholders leave with the last row that hung on them
                 self.discard(row, now_s, drops)
 
-    def _forget_copy(self, row: int, rank: int) -> None:
+    def _forget_copy(self, row: int, rank: int, segment: int) -> bool:
+        """Returns whether another copy is left."""
         cell = row * self.world + rank
-        self.count_copies(self.which[cell], -1, -self.place(row, rank).length)
-        self.which[cell] = NO_SEGMENT
-        self.committed[row] &= ~(1 << rank)
-        self._trust(row, rank)
+        self.count_copies(segment, -1, -self.place(row, rank).length)
+        if self.which[cell] == segment:
+            self._trust(row, rank)  # doubts are about the first copy
+        left = self.layers.take(cell, segment)
+        if not left:
+            self.committed[row] &= ~(1 << rank)
+        return left
 
     def make_row(self, block_hash: bytes, now_s: float) -> int:
         """A new row without copies, unready as of now."""

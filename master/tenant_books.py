@@ -37,7 +37,8 @@ class TenantBooks:
             left = want_bytes - (before - _used(offers))
             if left <= 0 or self._budget.rows <= 0:
                 break
-            Room(segment, left, self._now_s, offers, self._budget, self._shards.evictions).make()
+            evictions, staying = self._shards.evictions, next(iter(self.steps.values())).staying
+            Room(segment, left, self._now_s, offers, self._budget, evictions, staying).make()
         return before - _used(offers)
 
 

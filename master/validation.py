@@ -27,20 +27,24 @@ def validate_table(table: Table) -> None:
 
 def _copies(table: Table, rows: list[int]) -> None:
     copies: Counter[int] = Counter()
-    used_bytes = 0
+    used_bytes = more = 0
     for row in rows:
         for rank in range(table.world):
-            segment = table.which[row * table.world + rank]
-            assert (segment != NO_SEGMENT) == bool(table.committed[row] >> rank & 1), (
-                "bitmap and places differ"
-            )
-            copies[segment] += segment != NO_SEGMENT
-            used_bytes += table.place(row, rank).length if segment != NO_SEGMENT else 0
+            cell = row * table.world + rank
+            segments = table.layers.segments(cell)
+            assert bool(segments) == bool(table.committed[row] >> rank & 1), "bitmap and places differ"
+            assert len(segments) == len(set(segments)), "two copies on one segment"
+            held = sum(layer.which[cell] != NO_SEGMENT for layer in table.layers.all)
+            assert held == len(segments), "a gap between copies"
+            more += max(len(segments) - 1, 0)
+            copies.update(segments)
+            used_bytes += table.place(row, rank).length * len(segments)
         assert table.committed[row] or table.has_child(row), "a row with neither copies nor children"
         doubted = table.doubted.get(row, 0)
         assert doubted & table.committed[row] == doubted, "a doubt about nothing"
     assert +copies == Counter(table.copies), "copies counted wrongly"
     assert used_bytes == table.used_bytes, "bytes counted wrongly"
+    assert more == table.layers.count, "further copies counted wrongly"
     assert set(table.doubted) <= set(rows), "a doubt about a row that left"
     assert set(table.pins.rows()) <= set(rows), "a pin on a row that left"
     assert table.doomed.keys() <= set(rows), "a removal of a row that left"

@@ -162,6 +162,9 @@ class Candidates:
         table, queue, first = self._table, rebuilding.queue, rebuilding.next_row
         cells = view(table.which)[first * table.world : (first + REBUILD_ROWS) * table.world]
         here = np.any(cells.reshape(-1, table.world) == rebuilding.segment, axis=1)
+        for layer in table.layers.more:
+            cells = view(layer.which)[first * table.world : (first + REBUILD_ROWS) * table.world]
+            here |= np.any(cells.reshape(-1, table.world) == rebuilding.segment, axis=1)
         rows = (np.flatnonzero(here) + first).tolist()
         budget.spend(64 + len(rows))
         for row in rows:

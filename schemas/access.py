@@ -59,9 +59,9 @@ ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     m.Pin: _CLIENTS,
     m.Unpin: _CLIENTS,
     m.Drain: _ADMIN,
+    m.SetReplicas: _CLIENTS,
     m.SetTenant: _ADMIN,
     m.ListTenants: frozenset({Role.MONITOR}),
-    m.Drain: _ADMIN,
     # nodes to a master
     m.Announce: _NODES,
     m.Report: _NODES,
@@ -75,7 +75,8 @@ ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     m.SessionHeartbeat: _CLIENTS,
     m.PullWrite: _CLIENTS,
     m.ListKeys: _READERS,
-    m.LaneRead: _READERS,
+    m.LaneRead: _READERS | _NODES,
+    m.LaneKeys: _NODES,
     m.LaneWrite: _CLIENTS,
 }
 """The roles that may send each request, beside admins, who may send all."""

@@ -69,6 +69,11 @@ class MasterSettings(Settings):
     heartbeat_s: float = Field(1.0, gt=0, description="how often nodes report that they live")
     suspect_after_s: float = Field(3.0, gt=0, description="silence after which a node is not matched")
     lost_after_s: float = Field(30.0, gt=0, description="silence after which a node's blocks are forgotten")
+    copy_bytes_per_s: Bytes = Field(
+        256 << 20,
+        description="bytes a second that one node is told to copy from other nodes, and as many to give, at most "
+        "(replicas, drains, warm-up, hot prefixes); 0: no copies are made",
+    )
     events_host: str = Field("127.0.0.1", description="address that KV events are published at")
     events_port: int = Field(
         0,
@@ -202,6 +207,12 @@ class ClientSettings(Settings):
         "", description="devices of the transfer engine, for example mlx5_0,mlx5_1; empty: all"
     )
     lanes: int = Field(2, ge=1, le=16, description="tcp data connections to one node")
+    replica_num: int = Field(
+        0,
+        ge=0,
+        le=4,
+        description="copies that the blocks of its keyspaces should have, made in the background; 0: as somebody has set it, else 1",
+    )
     segment_size: Bytes = Field(0, description="DRAM that this process contributes through a node of its own")
     run_dir: str = Field("/tmp/moonpool", description="session locks, one folder a user")
 

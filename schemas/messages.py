@@ -2,8 +2,8 @@
 
 handshake        Hello -> Welcome
 client, master   RegisterKeyspace, Probe, Match, Presence, Locate, Renew, PutStart, ReportBad, PutAbandon,
-                 Remove, Clear, Pin, Unpin, Drain, Describe, DescribeKeyspace, ListKeyspaces, GetClusterMap, GetStatus
-node, master     Announce, Report (the ordered stream), Heartbeat, Need;  pushed by the master: Drop, Check
+                 Remove, Clear, Pin, Unpin, Drain, SetReplicas, Describe, DescribeKeyspace, ListKeyspaces, GetClusterMap, GetStatus
+node, master     Announce, Report (the ordered stream), Heartbeat, Need;  pushed by the master: Drop, Check, CopyOrder
 client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, PullWrite, ListKeys, GetStatus
 any server       Failed answers any request
 
@@ -339,6 +339,14 @@ class Drain(Message, frozen=True):
     on: bool = True
 
 
+class SetReplicas(Message, frozen=True):
+    """How many copies the blocks of a keyspace should have, on so many hosts where there are. They are made afterwards,
+    from node to node. Answered by Done: count 1 where that is new."""
+
+    keyspace: bytes
+    replicas: int
+
+
 class Describe(Message, frozen=True):
     """Everything known of one block."""
 
@@ -379,7 +387,8 @@ class DescribeKeyspace(Message, frozen=True):
 
 class KeyspaceFacts(Message, frozen=True):
     """Answer to DescribeKeyspace. `payload_bytes` of all copies; with sizes of their own, or of ranks, it is close
-    and not exact. `requests`, `asked_blocks` and `hit_blocks` since the master began."""
+    and not exact. `requests`, `asked_blocks` and `hit_blocks` since the master began. `replicas`: copies that each rank of a
+    block should have."""
 
     rows: int
     copies: int
@@ -388,6 +397,7 @@ class KeyspaceFacts(Message, frozen=True):
     requests: int = 0
     asked_blocks: int = 0
     hit_blocks: int = 0
+    replicas: int = 1
 
 
 class ListKeyspaces(Message, frozen=True):
@@ -516,7 +526,8 @@ class Announced(Message, frozen=True):
 
 
 class Entries(msgspec.Struct, frozen=True, array_like=True, tag="committed"):
-    """Committed slots of one keyspace and shard, in columns: an inventory page or fresh commits."""
+    """Committed slots of one keyspace and shard, in columns: an inventory page or fresh commits. `copied`: by an order of
+    a master (CopyOrder)."""
 
     keyspace: bytes
     ranks: bytes  # u16
@@ -526,6 +537,7 @@ class Entries(msgspec.Struct, frozen=True, array_like=True, tag="committed"):
     slots: bytes  # u32
     generations: bytes  # u64
     lengths: bytes  # u64
+    copied: bool = False
 
 
 class Freed(msgspec.Struct, frozen=True, array_like=True, tag="freed"):
@@ -567,6 +579,13 @@ class Checked(msgspec.Struct, frozen=True, array_like=True, tag="checked"):
     good: bool
 
 
+class Copied(msgspec.Struct, frozen=True, array_like=True, tag="copied"):
+    """CopyOrder `order` is over; the Entries of what was copied came before this. `statuses`: one Status byte a block."""
+
+    order: int
+    statuses: bytes
+
+
 class InventoryEnd(msgspec.Struct, frozen=True, array_like=True, tag="inventory_end"):
     """All that the segment holds of the shard has been named since the stream's first message."""
 
@@ -579,7 +598,7 @@ class Obeyed(msgspec.Struct, frozen=True, array_like=True, tag="obeyed"):
     next_generation: int = 0
 
 
-Op = Entries | Freed | Moved | DropDone | Checked | InventoryEnd | Obeyed
+Op = Entries | Freed | Moved | DropDone | Checked | Copied | InventoryEnd | Obeyed
 
 
 class Report(Message, frozen=True):
@@ -664,6 +683,27 @@ class Check(Message, frozen=True):
     block_hash: bytes
     slot: int
     generation: int
+    shard: int = 0
+
+
+class CopyOrder(Message, frozen=True):
+    """Pushed by the master to the node that is to hold further copies: read these blocks from the data lanes of `source`,
+    commit them, then say Copied on the shard's stream. An order is carried out once.
+
+    All of one keyspace, rank and shard. Columns as in Entries.
+    """
+
+    order: int
+    epoch: int
+    spec: KeyspaceSpec
+    source: NodeInfo
+    rank: int
+    positions: bytes
+    hashes: bytes
+    parents: bytes
+    slots: bytes
+    generations: bytes
+    lengths: bytes
     shard: int = 0
 
 
@@ -803,6 +843,19 @@ class LaneData(Message, frozen=True):
     statuses: bytes
 
 
+class LaneKeys(Message, frozen=True):
+    """Key texts of plain objects in these slots. For nodes."""
+
+    slots: bytes
+    generations: bytes
+
+
+class LaneKeyTexts(Message, frozen=True):
+    """Answer to LaneKeys: one a slot; empty where the object isn't there any more, or has none."""
+
+    keys: list[str]
+
+
 class LaneWrite(Message, frozen=True):
     """Begin, payload and commit in one exchange: the payloads follow back to back, `length` bytes each.
     `lengths` (u64) always given. Answered by Granted once the last byte is in and committed."""
@@ -827,6 +880,7 @@ ClientToMaster = (
     | Pin
     | Unpin
     | Drain
+    | SetReplicas
     | SetTenant
     | ListTenants
     | Describe
@@ -858,7 +912,7 @@ MasterReply = (
     | Announced
     | Victims
 )
-MasterPush = Drop | Check | Announced
+MasterPush = Drop | Check | CopyOrder | Announced
 ClientToNode = (
     OpenSession
     | RegisterKeyspace
@@ -882,8 +936,8 @@ NodeReply = (
     | KeyList
     | StatusReport
 )
-LaneRequest = Hello | RegisterKeyspace | LaneRead | LaneWrite
-LaneReply = Welcome | Failed | KeyspaceRegistered | LaneData | Granted
+LaneRequest = Hello | RegisterKeyspace | LaneRead | LaneKeys | LaneWrite
+LaneReply = Welcome | Failed | KeyspaceRegistered | LaneData | LaneKeyTexts | Granted
 
 encode = msgspec.msgpack.Encoder().encode
 """Any message to bytes."""

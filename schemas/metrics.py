@@ -93,6 +93,14 @@ MASTER_METRICS: dict[str, Metric] = {
     # what leaves
     "moonpool_master_evicted_blocks_total": _counter("blocks that made room", "reason"),
     "moonpool_master_evicted_age_seconds": _histogram("time since the last use of blocks that made room"),
+    # copies that masters order
+    "moonpool_master_copies_total": _counter(
+        "copies of blocks that nodes were told to make: ordered, done and failed", "reason", "outcome"
+    ),
+    "moonpool_master_copied_bytes_total": _counter("payload of the copies that were made", "reason"),
+    "moonpool_master_copies_coming_bytes": _gauge(
+        "payload of copies that nodes were told to make and have yet to"
+    ),
     "moonpool_master_removed_blocks_total": _counter("blocks that somebody removed"),
     "moonpool_master_lost_copies_total": _counter(
         "copies that went with their node, or were not found", "reason"
@@ -137,6 +145,8 @@ NODE_METRICS: dict[str, Metric] = {
     "moonpool_node_report_streams_total": _counter("report streams begun: each is a full inventory"),
     "moonpool_node_master_connected": _gauge("1 while a master takes this node's reports"),
     "moonpool_node_stale_orders_total": _counter("orders of deposed masters, refused"),
+    "moonpool_node_copies_total": _counter("copies of other nodes' blocks that masters ordered", "outcome"),
+    "moonpool_node_copied_bytes_total": _counter("payload of those that were made"),
 }
 
 

@@ -188,7 +188,8 @@ def merged(message: Message, parts: Sequence[Part], replies: Sequence[Message]) 
         )
     if replies and isinstance(replies[0], KeyspaceFacts):
         columns = [msgspec.structs.astuple(reply) for reply in replies]
-        return KeyspaceFacts(*map(sum, zip(*columns, strict=True)))
+        whole = KeyspaceFacts(*map(sum, zip(*columns, strict=True)))
+        return msgspec.structs.replace(whole, replicas=max(reply.replicas for reply in replies))  # type: ignore[attr-defined]
     return Done(sum(reply.count for reply in replies))  # type: ignore[attr-defined]
 
 

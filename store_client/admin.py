@@ -27,6 +27,7 @@ from moonpool.schemas.messages import (
     Present,
     Remove,
     Removed,
+    SetReplicas,
     SetTenant,
     StatusReport,
     TenantInfo,
@@ -101,6 +102,13 @@ class Admin:
         with self._parts.gate:
             deadline_s = self._parts.deadline_s(timeout_s)
             return self._parts.cluster.ask(Drain(node, on), Done, deadline_s).count > 0  # of every master
+
+    def set_replicas(self, keyspace: bytes, replicas: int, *, timeout_s: float | None = None) -> bool:
+        """How many copies the blocks of a keyspace should have, on so many hosts. They are made afterwards, from node to
+        node. Returns whether that is new. Raises KeyspaceUnknown, InvalidParams."""
+        with self._parts.gate:
+            request, deadline_s = SetReplicas(keyspace, replicas), self._parts.deadline_s(timeout_s)
+            return any(done.count for done in self._parts.cluster.ask_all(request, Done, deadline_s))
 
     def tenants(self, *, timeout_s: float | None = None) -> list[TenantInfo]:
         """Tenants that have keyspaces or a quota. For admins and monitors."""

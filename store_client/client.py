@@ -27,6 +27,7 @@ from moonpool.schemas.messages import (
     Pin,
     Remove,
     Removed,
+    SetReplicas,
     Status,
     StatusReport,
     Unpin,
@@ -84,6 +85,8 @@ class StoreClient:
         self._gate = Gate("StoreClient")
         self._spans = spans(wanted=self.settings.tracing)
         self._book = KeyspaceBook()
+        self._replicated: set[bytes] = set()
+        """Keyspaces whose number of copies has been set."""
         self._copier = copier
         self._staging = Staging(copier)
         self._workers = Workers(NODES_AT_ONCE, "moonpool-io")
@@ -112,7 +115,13 @@ class StoreClient:
         masters and nodes that were started anew. Raises InvalidParams."""
         with self._gate:
             self._book.add(spec)
-            return self._cluster.register(spec, self._deadline_s(timeout_s))
+            deadline_s = self._deadline_s(timeout_s)
+            digest = self._cluster.register(spec, deadline_s)
+            replicas = self.settings.replica_num
+            if replicas and digest not in self._replicated:
+                self._cluster.ask_all(SetReplicas(digest, replicas), Done, deadline_s)
+                self._replicated.add(digest)
+            return digest
 
     def match(self, keyspace: bytes, hashes: Sequence[bytes], *, timeout_s: float | None = None) -> int:
         """Longest ready prefix in blocks, from position 0; leased for some seconds. Raises Unreachable."""

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field
 
 from moonpool import __version__
-from moonpool.master.nodes import Node
+from moonpool.master.node import Node
 from moonpool.master.rest.access import Reader
 from moonpool.master.rest.cluster_pages import ClusterPage, cluster_page, one_each
 from moonpool.master.rest.failures import responses

@@ -60,6 +60,7 @@ class Keyspace(BaseModel):
     hit_blocks: int = Field(examples=[4500])
     hit_ratio: float = Field(description="in blocks; 0 where nothing was asked", examples=[0.9])
     evicted_blocks: int = Field(examples=[0])
+    replicas: int = Field(1, description="copies that each rank of a block should have", examples=[1])
     unanswered: list[Unanswered] = UNANSWERED
 
 
@@ -96,6 +97,7 @@ def _keyspaces(parts: MasterParts, identity: Identity, tenant: str | None) -> li
                 **dict.fromkeys(("blocks", "copies", "size_bytes", "pins"), 0),
                 **dict.fromkeys(("requests", "asked_blocks", "hit_blocks", "evicted_blocks"), 0),
                 hit_ratio=0.0,
+                replicas=table.replicas,
             )
         document, traffic = found[table.keyspace], table.traffic
         _add(document, traffic)

@@ -107,7 +107,8 @@ def _own_part(parts: MasterParts, shards: dict[int, ChainedTable], hashes: list[
         if table is None or not length:
             continue
         rows: I64 = table.ancestors(deepest, length)
-        held = np.bincount(view(table.which).reshape(-1, table.world)[rows].ravel(), minlength=NO_SEGMENT + 1)
+        which = [view(layer.which).reshape(-1, table.world)[rows].ravel() for layer in table.layers.all]
+        held = np.bincount(np.concatenate(which), minlength=NO_SEGMENT + 1)
         copies = {info.node: int(held[index]) for index, info in by_index.items() if held[index]}
         runs.append(Stretch(first=first, asked_blocks=count, blocks=length, copies=copies))
     named = {name for run in runs for name in run.copies}

@@ -7,6 +7,7 @@ import math
 from pydantic import BaseModel, Field
 
 from moonpool.master.columns import NO_ROW
+from moonpool.master.copies import Place
 from moonpool.master.rest.parts import MasterParts
 from moonpool.master.rest.row_cursor import CURSOR_EXAMPLE, cursor_of
 from moonpool.master.table import Table
@@ -61,7 +62,7 @@ class Block(BaseModel):
     ready: bool = Field(description="whether it and all before it in its run are whole", examples=[True])
     ranks: int = Field(description="distinct shards of a block", examples=[8])
     ranks_there: int = Field(examples=[8])
-    copies: list[CopyDocument] = Field(description="where each rank's shard lies")
+    copies: list[CopyDocument] = Field(description="where each rank's shard lies, once or more")
     lease_ms: int = Field(description="what is left of its own lease", examples=[2500])
     pinned: bool = Field(examples=[False])
     pin_ms: int | None = Field(
@@ -117,7 +118,8 @@ def describe(parts: MasterParts, shard: int, table: Table, row: int) -> Block:
     spec, block_hash, position = table.spec, table.hashes[row], table.position_of(row)
     pin_s = table.pins.until_s(row) - now_s if row in table.pins else math.inf
     lease_s = max(table.leased_until_s[row], table.soft_until_s(row)) - now_s
-    copies = [copy_of(parts, table, row, rank) for rank in table.ranks_of(row)]
+    ranks = list(table.ranks_of(row))
+    copies = [copy_of(parts, rank, place) for rank in ranks for place in table.places(row, rank)]
     return Block(
         key=f"{table.keyspace.hex()}/{block_hash.hex()}",
         keyspace=table.keyspace.hex(),
@@ -132,7 +134,7 @@ def describe(parts: MasterParts, shard: int, table: Table, row: int) -> Block:
         run_ends=position + 1 == run_end(position),
         ready=bool(table.ready[row]),
         ranks=table.world,
-        ranks_there=len(copies),
+        ranks_there=len(ranks),
         copies=copies,
         lease_ms=max(0, round(lease_s * 1000)),
         pinned=row in table.pins,
@@ -142,9 +144,8 @@ def describe(parts: MasterParts, shard: int, table: Table, row: int) -> Block:
     )
 
 
-def copy_of(parts: MasterParts, table: Table, row: int, rank: int) -> CopyDocument:
-    """Where one rank lies."""
-    place = table.place(row, rank)
+def copy_of(parts: MasterParts, rank: int, place: Place) -> CopyDocument:
+    """Where one copy of a rank lies."""
     segment = parts.core.look.segment_name(place.segment)
     return CopyDocument(
         rank=rank,

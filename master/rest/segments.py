@@ -198,9 +198,11 @@ def _heat(parts: MasterParts, segment: str) -> Slices[list[SegmentPage]]:
 def _slice(table: Table, segment: int, rows: slice, now_s: float) -> tuple[I64, I64, np.ndarray]:
     """(page, payload bytes, seconds since last use) of each copy on the segment among these rows."""
     world = table.world
-    cells = np.flatnonzero(view(table.which)[rows.start * world : rows.stop * world] == segment)
-    cells += rows.start * world
-    page = (view(table.slots)[cells] >> SLOT_INDEX_BITS).astype(np.int64)
+    here = slice(rows.start * world, rows.stop * world)
+    found = [np.flatnonzero(view(layer.which)[here] == segment) + here.start for layer in table.layers.all]
+    pages = [view(layer.slots)[one] for layer, one in zip(table.layers.all, found, strict=True)]
+    cells = np.concatenate(found)
+    page = (np.concatenate(pages) >> SLOT_INDEX_BITS).astype(np.int64)
     if table.lengths is None:
         length = np.array(table.spec.shard_bytes, dtype=np.int64)[cells % world]
     else:

@@ -130,7 +130,7 @@ def show(key: str, place: Place, found: Description, nodes: dict[bytes, str]) ->
         (copy.rank, nodes.get(copy.segment, "?"), copy.slot, copy.generation, format_size(copy.length))
         for copy in found.copies
     ]
-    title = f"Copies of {len(found.copies)} of {place.spec.world} rank(s)"
+    title = f"Copies of {len({copy.rank for copy in found.copies})} of {place.spec.world} rank(s)"
     print_table(title, ("rank", "node", "slot", "generation", "size"), rows)
 
 
@@ -143,7 +143,7 @@ def show_chain(place: Place, blocks: list[tuple[bytes, Description]]) -> None:
             block.position,
             block_hash.hex(),
             "yes" if block.ready else "no",
-            f"{len(block.copies)}/{place.spec.world}",
+            f"{len({copy.rank for copy in block.copies})}/{place.spec.world}",
             f"{block.lease_ms / 1000:.1f} s" if block.lease_ms else "",
             "yes" if block.pinned else "",
             f"{block.age_ms / 1000:.1f} s",

@@ -117,6 +117,7 @@ def _keyspace_row(digest: str, spec: KeyspaceSpec, facts: KeyspaceFacts) -> Row:
         "identity": dict(spec.identity),
         "blocks": facts.rows,
         "copies": facts.copies,
+        "replicas": facts.replicas,
         "payload_bytes": facts.payload_bytes,
         "pins": facts.pins,
     }

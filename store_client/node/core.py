@@ -137,10 +137,11 @@ class NodeCore:
 
     # ------------------------------------------------------------ writing
 
-    def begin(self, session: int, request: Begin, *, partial: bool) -> Granted | Shortage:
+    def begin(self, session: int, request: Begin, *, partial: bool, flags: int = 0) -> Granted | Shortage:
         """Grants slots for every block, headers WRITING before this returns.
 
         Where space is short: nothing (Shortage), or with `partial` what there is, the rest NO_SPACE. Idempotent.
+        `flags`: of the headers.
         Raises NotFound (session), KeyspaceUnknown, InvalidParams, Overloaded.
         """
         writer = self.writers.get(session)
@@ -161,6 +162,8 @@ class NodeCore:
                 field="begin.items", value=f"{blocks} blocks", allowed=f"{BLOCKS_MAX} blocks at most"
             )
         headers = parts[0].headers if len(parts) == 1 else np.concatenate([part.headers for part in parts])
+        if flags:
+            headers["flags"] = flags
         sizes = (
             parts[0].slot_bytes if len(parts) == 1 else np.concatenate([part.slot_bytes for part in parts])
         )

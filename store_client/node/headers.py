@@ -25,6 +25,9 @@ Rows = NDArray[np.intp]
 DOOMED = 1
 """Bit of `flags`: dropped while it was WRITING. Never becomes COMMITTED; its space is its writer's until it ends."""
 
+COPIED = 2
+"""Bit of `flags`: a master ordered this copy, so it is no surplus."""
+
 _CELLS = HEADER_BYTES // 8
 _fence_lock = threading.Lock()
 

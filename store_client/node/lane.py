@@ -34,6 +34,8 @@ from moonpool.schemas.messages import (
     Hello,
     KeyspaceRegistered,
     LaneData,
+    LaneKeys,
+    LaneKeyTexts,
     LaneRead,
     LaneWrite,
     Message,
@@ -56,6 +58,7 @@ from moonpool.store_client.node.lane_io import (
     set_pause,
     shake_hands,
 )
+from moonpool.store_client.node.listing import key_texts
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import Visible
 from moonpool.store_client.node.scoped_reads import checked_pieces, own_headers
@@ -76,6 +79,9 @@ BYTES_A_SECOND_MIN = 8 << 20
 """A peer that is slower than this over a whole exchange is closed: its slots are not its own."""
 
 SCRAP_BYTES = 1 << 20
+
+KEYS_MAX = 256
+"""Key texts of one answer: the longest ones still fit a frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,8 @@ class Lane:
                 self._say_failed(request_id, forbidden(self._admission.identity, LaneRead))
         elif isinstance(message, LaneWrite):
             self._write(request_id, message)
+        elif isinstance(message, LaneKeys):
+            self._tell_keys(request_id, message)
         elif isinstance(message, RegisterKeyspace):
             try:
                 check_role(self._admission.identity, RegisterKeyspace)
@@ -286,6 +294,18 @@ class Lane:
         firsts = starts[np.concatenate(([0], breaks + 1))].tolist()
         lasts = ends[np.concatenate((breaks, [len(ends) - 1]))].tolist()
         return [self._memory[first:last] for first, last in zip(firsts, lasts, strict=True)]
+
+    def _tell_keys(self, request_id: int, message: LaneKeys) -> None:
+        count = count_of(message.slots, 4, "keys.slots")
+        if count > KEYS_MAX or 8 * count != len(message.generations):
+            allowed = f"columns of equal length, {KEYS_MAX} slots at most"
+            raise InvalidParams(field="keys.slots", value=f"{count} slots", allowed=allowed)
+        if not self._admission.identity.may(LaneKeys):
+            self._say_failed(request_id, forbidden(self._admission.identity, LaneKeys))
+            return
+        with self._core.lock:
+            keys = key_texts(self._core.slots, u32s(message.slots), u64s(message.generations))
+        self._reply(request_id, LaneKeyTexts(keys))
 
     # ------------------------------------------------------------ write
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from moonpool.schemas.errors import InvalidParams
-from moonpool.schemas.header import SLOT_INDEX_BITS, SlotState, keyspace_word, slot_number
+from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState, keyspace_word, slot_number
 from moonpool.schemas.messages import KeyList, ListKeys
-from moonpool.store_client.node.headers import hash_column, states_in
+from moonpool.schemas.packed import U32, U64
+from moonpool.store_client.node.headers import hash_column, states_in, words_of
 from moonpool.store_client.node.slots import Slots
 
 SLOTS_MAX = 1024
@@ -28,19 +29,37 @@ def list_keys(slots: Slots, request: ListKeys) -> KeyList:
         headers["keyspace"] == np.uint64(keyspace_word(request.keyspace))
     )
     held, headers = here[wanted], headers[wanted]
-    sizes = slots.allocator.slot_bytes[held >> SLOT_INDEX_BITS]
-    starts = slots.layout.data_offsets(held, sizes) + headers["length"].astype(np.int64)
-    ends = starts + headers["key_bytes"]
-    keys = [
-        slots.data[start:end].tobytes().decode(errors="replace")
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-    ]
     return KeyList(
         hash_column(headers, "block_hash", spec.hash_bytes),
         headers["rank"].tobytes(),
-        keys,
+        _texts(slots, held, headers),
         _after(slots, page, index + SLOTS_MAX),
     )
+
+
+def key_texts(slots: Slots, numbers: U32, generations: U64) -> list[str]:
+    """Of the objects that lie at these places; empty where one doesn't any more, or has none."""
+    valid = slots.valid(numbers)
+    found = [""] * len(numbers)
+    held = np.flatnonzero(valid)
+    headers = slots.headers.snapshot(slots.rows(numbers[held]))
+    same = headers["word"] == words_of(SlotState.COMMITTED, generations[held])
+    for index, text in zip(
+        held[same].tolist(), _texts(slots, numbers[held[same]], headers[same]), strict=True
+    ):
+        found[index] = text
+    return found
+
+
+def _texts(slots: Slots, held: U32, headers: Headers) -> list[str]:
+    """What lies behind the payload of each of these slots."""
+    sizes = slots.allocator.slot_bytes[held >> SLOT_INDEX_BITS]
+    starts = slots.layout.data_offsets(held, sizes) + headers["length"].astype(np.int64)
+    ends = starts + headers["key_bytes"]
+    return [
+        slots.data[start:end].tobytes().decode(errors="replace")
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
 
 
 def _after(slots: Slots, page: int, index: int) -> int:

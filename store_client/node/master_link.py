@@ -6,18 +6,13 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from moonpool.schemas.errors import (
     CODES,
-    KeyspaceUnknown,
     MoonpoolError,
     ProtocolError,
     RpcFailed,
@@ -31,31 +26,23 @@ from moonpool.schemas.messages import (
     Announce,
     Announced,
     Check,
-    Checked,
+    CopyOrder,
     Done,
     Drop,
-    DropDone,
     Failed,
     Heartbeat,
     Hello,
     Message,
     Need,
-    NodeInfo,
     RegisterKeyspace,
     Report,
     Victims,
     decode_from_master,
 )
 from moonpool.schemas.runs import SHARDS_MAX
-from moonpool.store_client.node.checksums import verify
-from moonpool.store_client.node.core import NodeCore
-from moonpool.store_client.node.drops import SWEEP_PAGES, hash_set
-from moonpool.store_client.node.fences import Fences
-from moonpool.store_client.node.outlets import Outlets
+from moonpool.store_client.node.orders import Reporter, obey_check, obey_drop
 from moonpool.store_client.node.pushes import Pushes
-from moonpool.store_client.node.report_streams import ReportStreams
 from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
-from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 
 logger = logging.getLogger(__name__)
 
@@ -66,20 +53,6 @@ CALL_TIMEOUT_S = 3.0
 RETRY_S = (0.1, 1.0)
 MESSAGES_A_FLUSH = 4
 """Between them the event loop serves writers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reporter:
-    """What the links to all masters share. `heard` is told the addresses of masters that one of them names."""
-
-    info: NodeInfo
-    core: NodeCore
-    streams: ReportStreams
-    outlets: Outlets
-    fences: Fences
-    facts: Callable[[], dict[str, int | float]]
-    heard: Callable[[list[str]], None] = lambda masters: None
-    credentials: Credentials = NO_CREDENTIALS
 
 
 class MasterLink:
@@ -162,6 +135,7 @@ class MasterLink:
             with self._core.lock:
                 for shard in self._fences.gone(self.address):
                     self._shared.streams.of(shard).disconnect()
+                    self._shared.copies.cancel(shard)  # a removal of these blocks would not be heard of
             await connection.close()
 
     def _obey(self, announced: Announced) -> None:
@@ -296,11 +270,14 @@ class MasterLink:
         if isinstance(message, Announced):
             self._claims_changed(message)
             return
-        if not isinstance(message, Drop | Check):
+        if not isinstance(message, Drop | Check | CopyOrder):
             return
         if not self._fences.fresh(message.shard, message.epoch):
             self.counters["stale_pushes"] += 1
             logger.warning("refused a %s of a deposed master", type(message).__name__)
+            return
+        if isinstance(message, CopyOrder):
+            self._shared.copies.offer(message)
             return
         try:
             self._pushes.put(message)
@@ -325,9 +302,10 @@ class MasterLink:
             message = await self._pushes.get()
             try:
                 if isinstance(message, Drop):
-                    await self._drop(message)
+                    self.counters["drops"] += 1
+                    await obey_drop(message, self._shared)
                 else:
-                    await self._check(message)
+                    await obey_check(message, self._shared)
             except MoonpoolError as error:
                 logger.error("a %s of the master can't be obeyed: %s", type(message).__name__, error)
             except Exception:
@@ -335,56 +313,6 @@ class MasterLink:
                 logger.exception("a %s of the master failed", type(message).__name__)
             finally:
                 self._pushes.done(message)
-
-    async def _check(self, check: Check) -> None:
-        """Answers for the place where the object lies now: what moves it says so on the stream before we do."""
-        place = (check.slot, check.generation)
-        while True:
-            with self._core.lock:
-                slot, generation = place = self._core.drops.follow(place)
-            now = msgspec.structs.replace(check, slot=slot, generation=generation)
-            good = await asyncio.to_thread(verify, self._core, now)
-            with self._core.lock:
-                if self._core.drops.follow(place) == place:
-                    found = Checked(check.keyspace, check.rank, check.block_hash, slot, generation, good)
-                    self._shared.outlets.emit(found, check.shard)
-                    return
-
-    async def _drop(self, drop: Drop) -> None:
-        """Flips headers, page by page where the drop is a predicate, then confirms."""
-        self.counters["drops"] += 1
-        obeyed = self._core.drops.obeyed
-        with self._core.lock:
-            self._core.drops.exact(drop.drops)
-            again = (drop.shard, drop.order) in obeyed
-        if again:
-            pass  # what it would find now was put since
-        elif drop.whole_keyspace:
-            await self._sweep(drop, None)
-        elif drop.hashes:
-            try:
-                hash_bytes = self._core.keyspaces.spec(drop.keyspace).hash_bytes
-            except KeyspaceUnknown:
-                pass  # nothing here can be of that keyspace
-            else:
-                await self._sweep(drop, hash_set(drop.hashes, hash_bytes))
-        with self._core.lock:
-            if drop.keyspace:
-                obeyed.add(drop.shard, drop.order)
-            if not self._fences.fresh(drop.shard, drop.epoch):
-                return  # asked by an earlier owner, and in this one's numbers it would confirm another drop
-            self._shared.outlets.emit(DropDone(drop.drop_id), drop.shard)
-
-    async def _sweep(self, drop: Drop, hashes: NDArray[np.bytes_] | None) -> None:
-        drops = self._core.drops
-        drops.sweeps += 1
-        try:
-            for page in range(0, self._core.head.layout.page_count, SWEEP_PAGES):
-                with self._core.lock:
-                    drops.sweep(drop.keyspace, hashes, page, drop.shard, drop.before)
-                await asyncio.sleep(0)
-        finally:
-            drops.sweeps -= 1
 
 
 def _expect(message: Message, kind: type[Answer]) -> Answer:

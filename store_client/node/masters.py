@@ -12,8 +12,9 @@ from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import ClusterMap, GetClusterMap, Hello, Victims, decode_from_master
 from moonpool.store_client.directory import Directory
-from moonpool.store_client.node.master_link import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, MasterLink, Reporter
+from moonpool.store_client.node.master_link import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, MasterLink
 from moonpool.store_client.node.need_merge import ROUNDS_MAX, NeedMerge
+from moonpool.store_client.node.orders import Reporter
 from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
 
 logger = logging.getLogger(__name__)

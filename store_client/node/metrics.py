@@ -25,6 +25,7 @@ _NUMBERS = {
     "moonpool_node_report_streams_total": "streams_started",
     "moonpool_node_master_connected": "master_connected",
     "moonpool_node_stale_orders_total": "stale_pushes",
+    "moonpool_node_copied_bytes_total": "copied_bytes",
 }
 """Metrics that are one number of the node's each; 0 where a part that counts it isn't there."""
 
@@ -40,7 +41,9 @@ _LABELLED: dict[str, dict[tuple[str, ...], str]] = {
     "moonpool_node_queue_length": {
         ("report_rows",): "report_rows_queued",
         ("checksums",): "checksums_queued",
+        ("copy_orders",): "copy_orders_waiting",
     },
+    "moonpool_node_copies_total": {("done",): "copies_done", ("failed",): "copies_failed"},
     "moonpool_node_checksums_total": {("computed",): "checksums_computed", ("skipped",): "checksums_skipped"},
 }
 

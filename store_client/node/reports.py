@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from moonpool.schemas.errors import Unavailable
 from moonpool.schemas.messages import (
     Checked,
+    Copied,
     DropDone,
     Entries,
     Freed,
@@ -111,7 +112,7 @@ class ReportStream:
     def emit(self, op: Op) -> int:
         """Queues an op, and says what to wait for until the master has it."""
         serial = self._push(op)
-        if isinstance(op, DropDone | Checked):
+        if isinstance(op, DropDone | Checked | Copied):
             if len(self._carried) >= CARRIED_MAX:
                 del self._carried[next(iter(self._carried))]
             self._carried[serial] = op

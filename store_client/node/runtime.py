@@ -20,6 +20,8 @@ from moonpool.store_client.directory import Directory
 from moonpool.store_client.host import host_id, user_run_dir
 from moonpool.store_client.node.adoption import adopt
 from moonpool.store_client.node.checksums import Checksums
+from moonpool.store_client.node.copies import Copies, CopyHooks
+from moonpool.store_client.node.copy_source import LaneSource
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.engine_door import EngineDoor, open_door
 from moonpool.store_client.node.engine_pulls import PullHooks
@@ -28,10 +30,10 @@ from moonpool.store_client.node.inventory import Inventory
 from moonpool.store_client.node.lane import LaneHooks
 from moonpool.store_client.node.lanes import LaneServer
 from moonpool.store_client.node.layout import epochs_seen
-from moonpool.store_client.node.master_link import Reporter
 from moonpool.store_client.node.masters import Masters
 from moonpool.store_client.node.metrics import node_samples
 from moonpool.store_client.node.metrics_page import MetricsPage, open_page
+from moonpool.store_client.node.orders import Reporter
 from moonpool.store_client.node.outlets import Outlets
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import ReportStreams
@@ -106,6 +108,13 @@ class Node:
             self._put_ids,
             self._spans,
         )
+        self._fences = Fences(epochs_seen(segment.buffer))
+        self._copies = Copies(
+            self.core,
+            self._outlets,
+            LaneSource(settings.name, self.core.head.segment, self._credentials),
+            CopyHooks(self._lane_register, self._fences.fresh, self._put_ids),
+        )
         self._lanes = LaneServer(self.core, hooks, settings.lanes_max, self._access, self._tls)
 
     async def run(self, stopped: asyncio.Event, ready: Callable[[NodeInfo], None]) -> None:
@@ -117,6 +126,8 @@ class Node:
                 self._checksums.start(self.core)
                 stack.callback(self._checksums.close)
             stack.push_async_callback(self._keeper.close)
+            self._copies.start()
+            stack.push_async_callback(asyncio.to_thread, self._copies.close)
             data_port = self._lanes.start(settings.host, settings.data_port)
             stack.push_async_callback(asyncio.to_thread, self._lanes.close)
             self._engine_door = door = await asyncio.to_thread(self._open_engine_door)
@@ -152,14 +163,14 @@ class Node:
             await self._until(stopped, self._masters.run(), self._keeper.run(), self._poll_sessions())
 
     def _make_masters(self, info: NodeInfo) -> Masters:
-        fences = Fences(epochs_seen(self._segment.buffer))
         reporter = Reporter(
             info,
             self.core,
             self._streams,
             self._outlets,
-            fences,
+            self._fences,
             self.numbers,
+            self._copies,
             credentials=self._credentials,
         )
         return Masters(Directory(self._settings.master), reporter)
@@ -278,6 +289,7 @@ class Node:
             **self._keeper.counters,
             **(masters.counters if masters else {}),
             **self._lanes.facts(),
+            **self._copies.facts(),
             **(self._engine_door.facts() if self._engine_door is not None else {}),
         }
 

@@ -14,7 +14,14 @@ from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Entries, Freed, Op
 from moonpool.schemas.packed import I64, U8, U32, U64
 from moonpool.store_client.node.allocator import Allocator
-from moonpool.store_client.node.headers import HeaderTable, Rows, generations_in, hash_column, words_of
+from moonpool.store_client.node.headers import (
+    COPIED,
+    HeaderTable,
+    Rows,
+    generations_in,
+    hash_column,
+    words_of,
+)
 from moonpool.store_client.node.keyspaces import Keyspaces
 from moonpool.store_client.node.layout import generation_ceiling, page_table
 from moonpool.store_client.node.memory import Memory
@@ -168,7 +175,10 @@ def _by_shard(shards: U32) -> Iterator[tuple[int, NDArray[np.intp] | slice]]:
 
 
 def entries(headers: Headers, slots: U32, keyspaces: Keyspaces) -> list[tuple[int, Entries]]:
-    """What these committed slots hold, as columns for reports: (shard, op)."""
+    """What these committed slots hold, as columns for reports: (shard, op). Copies that were ordered come apart."""
+    copied = headers["flags"] & COPIED != 0
+    if copied.any() and not copied.all():
+        return [op for part in (~copied, copied) for op in entries(headers[part], slots[part], keyspaces)]
     return [
         (
             group.shard,
@@ -181,6 +191,7 @@ def entries(headers: Headers, slots: U32, keyspaces: Keyspaces) -> list[tuple[in
                 slots[group.at].tobytes(),
                 generations_in(part["word"]).tobytes(),
                 part["length"].tobytes(),
+                bool(copied.any()),
             ),
         )
         for group in by_keyspace(headers, keyspaces)

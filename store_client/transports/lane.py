@@ -16,6 +16,8 @@ from moonpool.schemas.messages import (
     Granted,
     Hello,
     LaneData,
+    LaneKeys,
+    LaneKeyTexts,
     LaneRead,
     LaneReply,
     LaneWrite,
@@ -104,6 +106,13 @@ class Lane:
     def register(self, request: RegisterKeyspace, deadline_s: float) -> None:
         """Makes a keyspace known to the node."""
         self._exchange(request, deadline_s)
+
+    def key_texts(self, request: LaneKeys, deadline_s: float) -> list[str]:
+        """One for each slot."""
+        reply = self._exchange(request, deadline_s)
+        if not isinstance(reply, LaneKeyTexts) or 4 * len(reply.keys) != len(request.slots):
+            raise ProtocolError(peer=self.peer, reason=f"{type(reply).__name__} in answer to LaneKeys")
+        return reply.keys
 
     def interrupt(self) -> None:
         """Makes an exchange that another thread has under way fail soon."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.header import holds, keyspace_word
-from moonpool.schemas.messages import Hello, LaneRead, LaneWrite, NodeInfo, Status
-from moonpool.schemas.packed import U8, pack_u32, pack_u64
+from moonpool.schemas.messages import Hello, LaneKeys, LaneRead, LaneWrite, NodeInfo, Status
+from moonpool.schemas.packed import U8, U32, U64, pack_u32, pack_u64
 from moonpool.store_client.gate import Gate
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
@@ -81,6 +81,12 @@ class TcpTransport:
         with self._gate:
             self._spread([partial(share, group) for group in self._shares(totals)], deadline_s)
         return statuses
+
+    def key_texts(self, slots: U32, generations: U64, deadline_s: float) -> list[str]:
+        """Of plain objects at these places; empty where there is none. For nodes. Raises MoonpoolError."""
+        request = LaneKeys(pack_u32(slots), pack_u64(generations))
+        with self._gate:
+            return self._lanes.exchange(lambda lane: lane.key_texts(request, deadline_s), None, deadline_s)
 
     def prepare(self) -> None:
         """See Transport: lanes are quick to open."""

@@ -19,6 +19,7 @@ from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
     GetStatus,
     Hello,
+    LaneKeys,
     LaneRead,
     Need,
     Remove,
@@ -121,8 +122,13 @@ def test_a_role_may_do_no_more_than_the_table_says(guarded: Pool) -> None:
             assert caught.value.code == -2020
     finally:
         connection.close()
-    with pytest.raises(Forbidden, match="role node"):
-        guarded.knock("lanes", Credentials(TOKENS["node"]))
+    guarded.knock("lanes", Credentials(TOKENS["node"]))  # nodes copy from each other
+    lane = Lane(guarded.node.info.data_address, HELLO, soon(), Credentials(TOKENS["reader"]))
+    try:
+        with pytest.raises(Forbidden, match="role reader"):
+            lane.key_texts(LaneKeys(bytes(4), bytes(8)), soon())
+    finally:
+        lane.close()
 
 
 def test_a_client_without_a_token_misses_and_says_why(guarded: Pool) -> None:

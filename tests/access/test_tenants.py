@@ -191,6 +191,7 @@ def naming(keyspace: bytes) -> dict[str, list[m.Message]]:
             m.Clear(keyspace),
             m.Pin(keyspace, H),
             m.Unpin(keyspace, H),
+            m.SetReplicas(keyspace, 2),
             m.Describe(keyspace, H),
             m.DescribeKeyspace(keyspace),
         ],

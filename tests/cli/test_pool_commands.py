@@ -232,6 +232,18 @@ def test_removing_by_prefix_and_keyspace_needs_a_yes(tools: Tools) -> None:
     assert tools("rm", "a", "--prefix", "b").code == USAGE
 
 
+def test_the_number_of_copies_is_set_and_listed(tools: Tools) -> None:
+    keyspace = KEYSPACE.hex()
+    assert tools.json("replicas", keyspace, "2") == {"keyspace": keyspace, "replicas": 2, "changed": True}
+    try:
+        (model,) = tools.json("ls", "keyspaces", "--prefix", "org/")["keyspaces"]  # type: ignore[misc]
+        assert model["replicas"] == 2
+        assert "it was so already" in tools("replicas", keyspace[:12], "2").out
+        assert "1 to 4" in tools("replicas", keyspace, "9").err
+    finally:
+        assert tools.json("replicas", keyspace, "1")["changed"]
+
+
 def test_draining(tools: Tools) -> None:
     assert tools.json("drain", "rack1") == {"node": "rack1", "draining": True, "changed": True}
     try:

@@ -182,7 +182,7 @@ def test_a_pass_writes_what_has_changed() -> None:
     assert passes.sweep.behind == 0
     assert {keyspace_of(key) for key in passes.stored} == {table.keyspace}
     leaf = next(row for _, row in table.rows.items() if not table.has_child(row))
-    table.drop_copy(leaf, 0, 2.0)
+    table.drop_copy(leaf, 0, table.place(leaf, 0).segment, 2.0)
     assert passes.run() == 1
     fresh, names = again(table, list(passes.stored.values()))
     assert copies(fresh, names) == copies(table, {index: name[0] for index, name in NAMES.items()})

@@ -178,7 +178,7 @@ class IndexMachine(ReportingMachine):
             assert outcome.reply.count == sum(bool(self.model.rows[h].copies) for h in rows)
             assert not any(self.table.ready[row] for row in map(self.table.rows.get, rows) if row != NO_ROW)
             while self.table.doomed:
-                self.cluster.deliver(self.cluster.core._remove_some(self.now_s))
+                self.cluster.deliver(self.cluster.core._removals.go_on(self.cluster.core._steps(self.now_s)))
                 self.cluster.core.validate()
             self.model.remove(rows, self.now_s)
             assert len(outcome.awaits) == len(self.cluster.core._nodes)

@@ -15,9 +15,10 @@ from moonpool.master import removals
 from moonpool.master.server import MasterServer
 from moonpool.master.store.base import Write
 from moonpool.schemas.config import MasterSettings
-from moonpool.schemas.errors import StoreFailed
+from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, StoreFailed
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (
+    DescribeKeyspace,
     Done,
     Drain,
     Drop,
@@ -25,6 +26,7 @@ from moonpool.schemas.messages import (
     GetStatus,
     Hello,
     InventoryEnd,
+    KeyspaceFacts,
     Keyspaces,
     ListKeyspaces,
     ListTenants,
@@ -34,6 +36,7 @@ from moonpool.schemas.messages import (
     Pin,
     RegisterKeyspace,
     Remove,
+    SetReplicas,
     SetTenant,
     Unpin,
     decode_from_master,
@@ -108,6 +111,24 @@ async def test_keyspaces_and_drains_survive(path: Path) -> None:
         assert {one.info.node: one.draining for one in cluster.nodes} == {"n1": True, "n2": False}  # type: ignore[attr-defined]
         for node in nodes:
             await node.close()
+
+
+async def test_the_number_of_copies_survives(path: Path) -> None:
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        assert await life.call(SetReplicas(SPEC.digest(), 3)) == Done(1)
+        assert await life.call(SetReplicas(SPEC.digest(), 3)) == Done(0)
+        with pytest.raises(InvalidParams, match="1 to 4"):
+            await life.call(SetReplicas(SPEC.digest(), 5))
+        with pytest.raises(KeyspaceUnknown):
+            await life.call(SetReplicas(bytes(16), 2))
+    async with Life(path) as life:
+        facts = await life.call(DescribeKeyspace(SPEC.digest()))
+        assert isinstance(facts, KeyspaceFacts) and facts.replicas == 3
+        await life.call(SetReplicas(SPEC.digest(), 1))
+    async with Life(path) as life:
+        facts = await life.call(DescribeKeyspace(SPEC.digest()))
+        assert isinstance(facts, KeyspaceFacts) and facts.replicas == 1
 
 
 async def test_quotas_survive(path: Path) -> None:

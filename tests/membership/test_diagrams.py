@@ -11,7 +11,8 @@ import pytest
 
 from moonpool.benchmarks.paper_node import node_info
 from moonpool.master.membership.shard_state import TRANSITIONS, ShardState
-from moonpool.master.nodes import Node, Nodes
+from moonpool.master.node import Node
+from moonpool.master.nodes import Nodes
 from moonpool.schemas.errors import NotFound
 from moonpool.schemas.messages import NodeState
 

@@ -13,6 +13,8 @@ from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import (
     Announce,
     Check,
+    Copied,
+    CopyOrder,
     Drop,
     DropDone,
     DropList,
@@ -26,6 +28,7 @@ from moonpool.schemas.messages import (
     Obeyed,
     Op,
     Report,
+    Status,
     Victims,
 )
 from moonpool.schemas.packed import join_hashes, pack_u16, pack_u32, pack_u64, split_hashes, u16s, u32s, u64s
@@ -79,6 +82,9 @@ class PaperSegment:
     outbox: list[Op] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
+    orders: list[CopyOrder] = field(default_factory=list)
+    copied: set[Slot] = field(default_factory=set)
+    """Slots that were filled by orders."""
     obeyed: set[tuple[int, int]] = field(default_factory=set)
     connected: bool = False
     stream: int = 0
@@ -86,9 +92,11 @@ class PaperSegment:
     next_slot: int = 1
     next_generation: int = 0  # when its stream began
 
-    def fill(self, rank: int, block: Block) -> Slot:
+    def fill(self, rank: int, block: Block, *, copied: bool = False) -> Slot:
         """A new committed slot."""
         slot = (self.next_slot, self.next_slot + 1000)
+        if copied:
+            self.copied.add(slot)
         self.next_slot += 1
         self.blocks[block.block_hash] = block
         self.held.setdefault((rank, block.block_hash), []).append(slot)
@@ -148,10 +156,16 @@ class PaperCluster:
     def inventory(self, name: str) -> list[Op]:
         """All that a segment holds, as ops."""
         segment = self.segments[name]
-        found = [(rank, h, slot) for (rank, h), slots in segment.held.items() for slot in slots]
-        return [self.entries([(rank, segment.blocks[h], slot) for rank, h, slot in found])] if found else []
+        held = [
+            (rank, segment.blocks[h], slot) for (rank, h), slots in segment.held.items() for slot in slots
+        ]
+        parts = [
+            (copied, [one for one in held if (one[2] in segment.copied) is copied])
+            for copied in (False, True)
+        ]
+        return [self.entries(found, copied=copied) for copied, found in parts if found]
 
-    def entries(self, committed: Sequence[tuple[int, Block, Slot]]) -> Entries:
+    def entries(self, committed: Sequence[tuple[int, Block, Slot]], *, copied: bool = False) -> Entries:
         """One op for many slots."""
         return Entries(
             self.keyspace,
@@ -162,6 +176,7 @@ class PaperCluster:
             pack_u32([slot[0] for _, _, slot in committed]),
             pack_u64([slot[1] for _, _, slot in committed]),
             pack_u64([BLOCK_BYTES] * len(committed)),
+            copied,
         )
 
     def report(self, name: str, *ops: Op) -> None:
@@ -217,6 +232,9 @@ class PaperCluster:
             if isinstance(message, Check):
                 segment.checks.append(message)
                 continue
+            if isinstance(message, CopyOrder):
+                segment.orders.append(message)
+                continue
             segment.drops.append(message)
             self._free(segment, message.drops)
             gone = split_hashes(message.hashes, 16)
@@ -228,6 +246,26 @@ class PaperCluster:
             if message.keyspace:
                 segment.obeyed.add(message.order)
             segment.outbox.append(DropDone(message.drop_id))
+
+    def carry_out(self, name: str) -> int:
+        """The node copies what it was ordered to, as far as it is still there. Returns how many blocks."""
+        segment, done = self.segments[name], 0
+        by_id = {one.info.segment: one for one in self.segments.values()}
+        orders, segment.orders = segment.orders, []
+        for order in orders:
+            source, statuses = by_id[order.source.segment], bytearray()
+            places = zip(u32s(order.slots).tolist(), u64s(order.generations).tolist(), strict=True)
+            for block_hash, place in zip(split_hashes(order.hashes, 16), places, strict=True):
+                key = (order.rank, block_hash)
+                there = source.connected and place in source.held.get(key, ())
+                statuses.append(Status.OK if there else Status.MISSING)
+                if there:
+                    done += 1
+                    block = source.blocks[block_hash]
+                    slot = segment.fill(order.rank, block, copied=True)
+                    segment.outbox.append(self.entries([(order.rank, block, slot)], copied=True))
+            segment.outbox.append(Copied(order.order, bytes(statuses)))
+        return done
 
     def _free(self, segment: PaperSegment, drops: Sequence[DropList]) -> None:
         for rank, block_hash, slot in dropped(drops):

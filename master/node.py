@@ -1,0 +1,106 @@
+"""One segment as a master sees it: its streams, and the drops that it has yet to confirm."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from msgspec import structs
+
+from moonpool.master.streams import ReportStream
+from moonpool.schemas.messages import Drop, NodeInfo, NodeState
+
+log = logging.getLogger(__name__)
+
+FLAPS_MAX = 3
+OUTSTANDING_MAX = 64
+OBEYED_MAX = 4096
+ShardOrder = tuple[int, int, int]
+"""Shard and order, see Drop."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One segment. `named`: shards whose inventory has ended since it (re)joined; `complete`: all have. `naming`: those
+    whose inventory is under way. `outstanding`:
+    drops that somebody waits for, by id, sent again when the stream of their shard begins. `retold`: ids of those that
+    were asked before the node announced itself. `obeyed`: orders that the node has said it is done with, oldest first:
+    they are never given again."""
+
+    info: NodeInfo
+    index: int
+    state: NodeState
+    heard_s: float
+    connected: bool = True
+    complete: bool = False
+    free_bytes: int = 0
+    facts: dict[str, int | float] = field(default_factory=dict)
+    flaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS_MAX))
+    named: set[int] = field(default_factory=set)
+    naming: set[int] = field(default_factory=set)
+    obeys: set[int] = field(default_factory=set)  # shards whose owner's epoch it has seen: it obeys no older
+    streams: dict[int, ReportStream] = field(default_factory=dict)
+    outstanding: dict[int, Drop] = field(default_factory=dict)
+    retold: set[int] = field(default_factory=set)
+    obeyed: dict[ShardOrder, None] = field(default_factory=dict)
+
+    def stream(self, shard: int) -> ReportStream:
+        """The one ordered stream between the segment and that shard."""
+        return self.streams.setdefault(shard, ReportStream())
+
+    def cut_streams(self) -> None:
+        """Only new streams will do."""
+        self.streams.clear()
+
+    def disown(self, shard: int) -> None:
+        """The shard is somebody else's now."""
+        self.streams.pop(shard, None)
+        self.named.discard(shard)
+        self.obeys.discard(shard)
+        for drop in self.outstanding_of(shard):
+            del self.outstanding[drop.drop_id]
+
+    def outstanding_of(self, shard: int) -> list[Drop]:
+        """Drops that are not confirmed, oldest first."""
+        return [drop for drop in self.outstanding.values() if drop.shard == shard]
+
+    def retell(self, shard: int, epoch: int, next_generation: int) -> list[Drop]:
+        """What is sent when the stream of a shard begins, in the epoch of now: orders of one that has passed are
+        refused, whoever gave them. What is begun from `next_generation` on was put after those that were asked before
+        the node was here: they don't mean it."""
+        for drop in self.outstanding_of(shard):
+            before = drop.before or (next_generation if drop.drop_id in self.retold else 0)
+            self.outstanding[drop.drop_id] = structs.replace(drop, epoch=epoch, before=before)
+        return self.outstanding_of(shard)
+
+    def done(self, drop_id: int) -> None:
+        """The node has confirmed this one."""
+        drop = self.outstanding.pop(drop_id, None)
+        if drop is not None:
+            self._note_obeyed((drop.shard, *drop.order))
+
+    def has_obeyed(self, shard: int, orders: Iterable[tuple[int, int]]) -> list[int]:
+        """The node has done these, whoever gave them. Returns ids of the drops that this confirms."""
+        for order in orders:
+            self._note_obeyed((shard, *order))
+        found = [one.drop_id for one in self.outstanding_of(shard) if (shard, *one.order) in self.obeyed]
+        for drop_id in found:
+            del self.outstanding[drop_id]
+        return found
+
+    def _note_obeyed(self, order: ShardOrder) -> None:
+        if order[1:] == (0, 0):
+            return
+        self.obeyed[order] = None
+        if len(self.obeyed) > OBEYED_MAX:
+            del self.obeyed[next(iter(self.obeyed))]
+
+    def expect(self, drop: Drop) -> None:
+        """The node must confirm this one, however long it is away; at most OUTSTANDING_MAX of a shard."""
+        self.outstanding[drop.drop_id] = drop
+        waiting = self.outstanding_of(drop.shard)
+        if len(waiting) > OUTSTANDING_MAX:
+            del self.outstanding[waiting[0].drop_id]
+            log.warning("node %s is away for too many removals; the oldest is given up", self.info.node)

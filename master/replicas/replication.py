@@ -1,0 +1,252 @@
+"""Copies of blocks: how many there should be, and orders to nodes until there are.
+
+Puts stay one copy and one round trip. Everything here happens afterwards, in bounded pieces a tick: whoever has too few
+copies is looked for (seeker.py), what is made next is decided (planner.py), and nodes are told to read from each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache, partial
+
+import numpy as np
+
+from moonpool.master.columns import NO_SEGMENT
+from moonpool.master.copies import COPIES_MAX
+from moonpool.master.node import Node
+from moonpool.master.nodes import Nodes
+from moonpool.master.replicas.planner import Answer, CopyPlanner, Order, Reason, Seat, Want
+from moonpool.master.replicas.seeker import Fates, Seeker, Short
+from moonpool.master.shard_set import ShardSet, StepOf
+from moonpool.master.step import Step
+from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
+from moonpool.schemas.keyspace import Kind
+from moonpool.schemas.messages import Copied, CopyOrder, Done, NodeState, ReportBad, SetReplicas, Status
+from moonpool.schemas.packed import join_hashes, pack_u32, pack_u64
+
+ROWS_A_TICK = 65536
+WANTS_A_TICK = 256
+SPARE_A_TICK = 2048
+RESERVE_SHARE = 0.02
+"""Of a node's memory stays free whatever is copied there."""
+
+LOW_SHARE = 0.9
+"""Filled up to here, a node that doesn't say its low watermark."""
+
+Push = tuple[bytes, CopyOrder]
+
+
+class Replication:
+    """Pure, as the core is whose shards and nodes these are."""
+
+    def __init__(self, shards: ShardSet, nodes: Nodes, bytes_per_s: int) -> None:
+        self._shards = shards
+        self._nodes = nodes
+        self._planner = CopyPlanner(bytes_per_s)
+        self._seeker = Seeker()
+        self._on = bytes_per_s > 0
+        self.counts: Counter[tuple[str, Reason]] = Counter()
+        """(ordered, done, failed or bytes; reason)."""
+
+    # ------------------------------------------------------------ what is wanted
+
+    def set(self, message: SetReplicas) -> Done:
+        """How many copies the blocks of a keyspace should have. Raises KeyspaceUnknown, InvalidParams."""
+        if not 1 <= message.replicas <= COPIES_MAX:
+            raise InvalidParams(field="replicas", value=message.replicas, allowed=f"1 to {COPIES_MAX}")
+        if message.keyspace not in self._shards.specs_by_digest:
+            raise KeyspaceUnknown(keyspace=message.keyspace.hex())
+        return Done(int(self.recorded(message.keyspace, message.replicas)))
+
+    def recorded(self, keyspace: bytes, replicas: int) -> bool:
+        """The same of what is in the store, whether or not the keyspace is here yet. Returns whether that is new."""
+        return self._shards.want_replicas(keyspace, replicas)
+
+    # ------------------------------------------------------------ time
+
+    def tick(self, now_s: float, step_of: StepOf) -> tuple[list[Push], list[Step]]:
+        """Orders, and what nodes must drop that are to be emptied."""
+        for order in self._planner.expire(now_s):
+            self.counts["failed", order.reason] += len(order.wants)
+        leaving = self._leaving()
+        if not self._on or not (leaving or self._shards.replicated):
+            return [], []
+        fates = self._fates(leaving)
+        self._seeker.begin(self._shards.changing(), [node.index for node in leaving], now_s)
+        self._seeker.look(ROWS_A_TICK, fates, self._shards.is_current)
+        return self._order_some(now_s, fates), self._let_go(now_s, fates, step_of)
+
+    def _leaving(self) -> list[Node]:
+        return [node for node in self._nodes.draining() if node.state is not NodeState.LOST]
+
+    def _fates(self, leaving: Sequence[Node]) -> Fates:
+        kept, gone = np.zeros(NO_SEGMENT + 1, dtype=np.bool_), np.zeros(NO_SEGMENT + 1, dtype=np.bool_)
+        kept[[node.index for node in self._nodes.all() if node.state is not NodeState.LOST]] = True
+        gone[[node.index for node in leaving]] = True
+        kept &= ~gone
+        return Fates(kept, gone, int(np.count_nonzero(self._nodes.staying)))
+
+    def _order_some(self, now_s: float, fates: Fates) -> list[Push]:
+        some = [self._seeker.short.popleft() for _ in range(min(WANTS_A_TICK, len(self._seeker.short)))]
+        wanted = [(one, want) for one in some if (want := self._want(one, fates)) is not None]
+        if not wanted:
+            return []
+        seats = self._seats()
+        orders, answers = self._planner.plan([want for _, want in wanted], seats, self._host_of, now_s)
+        again = [one for (one, _), answer in zip(wanted, answers, strict=True) if answer is Answer.LATER]
+        self._seeker.short.extendleft(reversed(again))
+        return [self._push(order) for order in orders]
+
+    def _want(self, short: Short, fates: Fates) -> Want | None:
+        """As things are now. None: it has enough copies, or should not be copied."""
+        shard, table, row, rank = short
+        if not self._shards.is_current(shard, table) or not table.sound(row, rank):
+            return None
+        places = table.places(row, rank)
+        holders = [place.segment for place in places]
+        kept = [index for index in holders if fates.kept[index]]
+        if len(kept) >= min(table.replicas, fates.seats) or len(holders) >= COPIES_MAX:
+            return None
+        return Want(
+            (table.keyspace, rank, table.hashes[row]),
+            shard,
+            places[0].length,
+            table.last_use_s[row],
+            holders,
+            kept,
+            [index for index in holders if self._nodes.usable[index]],
+            Reason.DRAIN if any(fates.leaving[index] for index in holders) else Reason.REPAIR,
+        )
+
+    def _let_go(self, now_s: float, fates: Fates, step_of: StepOf) -> list[Step]:
+        """Copies on nodes that are to be emptied go where enough others are kept."""
+        steps: dict[int, Step] = {}
+        for _ in range(min(SPARE_A_TICK, len(self._seeker.spare))):
+            shard, table, row, rank = self._seeker.spare.popleft()
+            if not self._shards.is_current(shard, table) or not table.hashes[row]:
+                continue
+            step = steps.get(shard) or steps.setdefault(shard, step_of(shard))
+            places = table.places(row, rank) if table.sound(row, rank) else []
+            kept = sum(bool(fates.kept[place.segment]) for place in places)
+            if kept < max(1, min(table.replicas, fates.seats)):
+                continue
+            for place in places:
+                if fates.leaving[place.segment]:
+                    name = (table.keyspace, rank, table.hashes[row])
+                    step.drops.add(place.segment, *name, place.slot, place.generation)
+                    table.drop_copy(row, rank, place.segment, now_s)
+        return list(steps.values())
+
+    # ------------------------------------------------------------ nodes
+
+    def _seats(self) -> list[Seat]:
+        promised = self._shards.promised()
+        return [self._seat(node, promised.get(node.index, 0)) for node in self._nodes.takers()]
+
+    def _seat(self, node: Node, promised_bytes: int) -> Seat:
+        capacity_bytes = node.info.capacity_bytes
+        free_bytes = node.free_bytes - promised_bytes
+        low_bytes = int(node.facts.get("low_watermark_bytes", LOW_SHARE * capacity_bytes))
+        return Seat(
+            node.index,
+            node.info.host,
+            free_bytes - (capacity_bytes - low_bytes),
+            free_bytes - int(RESERVE_SHARE * capacity_bytes),
+            cache(partial(self._victim_use_s, node.index)),
+            node.info.page_bytes,
+        )
+
+    def _victim_use_s(self, index: int) -> float:
+        times_s = [
+            last_use_s
+            for _, table in self._shards.changing()
+            if (last_use_s := table.candidates.next_last_use_s(index)) is not None
+        ]
+        return min(times_s, default=float("inf"))
+
+    def _host_of(self, index: int) -> str:
+        node = self._nodes.get(self._nodes.names[index])
+        return node.info.host if node is not None else ""
+
+    def _push(self, order: Order) -> Push:
+        self.counts["ordered", order.reason] += len(order.wants)
+        source = self._nodes.get(self._nodes.names[order.source])
+        assert source is not None
+        keyspace, rank, _ = order.wants[0].cell
+        table = self._shards.get(order.shard).table(keyspace)
+        hashes = [want.cell[2] for want in order.wants]
+        rows = table.rows.get_all(hashes)
+        places = [
+            next(place for place in table.places(row, rank) if place.segment == order.source) for row in rows
+        ]
+        chained = table.spec.kind is Kind.CHAINED
+        nobody = bytes(table.spec.hash_bytes)
+        message = CopyOrder(
+            order.order_id,
+            self._shards.epoch(order.shard),
+            table.spec,
+            source.info,
+            rank,
+            pack_u32([table.position_of(row) for row in rows]) if chained else b"",
+            join_hashes(hashes),
+            join_hashes(table.parent_of(row) or nobody for row in rows) if chained else b"",
+            pack_u32([place.slot for place in places]),
+            pack_u64([place.generation for place in places]),
+            pack_u64([place.length for place in places]),
+            order.shard,
+        )
+        return self._nodes.names[order.target], message
+
+    # ------------------------------------------------------------ answers
+
+    def copied(self, node: Node, shard: int, op: Copied, now_s: float, step: Step) -> None:
+        """A node says what became of an order. One that it was not given is no news."""
+        order = self._planner.orders.get(op.order)
+        if order is None or (order.target, order.shard) != (node.index, shard):
+            return
+        statuses = (
+            op.statuses if len(op.statuses) == len(order.wants) else bytes(len(order.wants) * [Status.FAILED])
+        )
+        self._planner.ended(op.order, no_space_s=now_s if Status.NO_SPACE in statuses else None)
+        for want, status in zip(order.wants, statuses, strict=True):
+            self.counts["done" if status == Status.OK else "failed", order.reason] += 1
+            if status == Status.OK:
+                self.counts["bytes", order.reason] += want.size_bytes
+            elif status == Status.CORRUPT:
+                self._report_bad(order, want, step)
+
+    def _report_bad(self, order: Order, want: Want, step: Step) -> None:
+        keyspace, rank, block_hash = want.cell
+        index = self._shards.get(order.shard)
+        table = index.table(keyspace)
+        row = table.rows.get(block_hash)
+        for place in table.places(row, rank) if row >= 0 and table.sound(row, rank) else ():
+            if place.segment == order.source:
+                name = self._nodes.names[order.source]
+                bad = ReportBad(keyspace, rank, block_hash, name, place.slot, place.generation, order.shard)
+                index.ask(bad, step)
+
+    def disown(self, shard: int) -> None:
+        """The shard is another master's."""
+        self._planner.end_if(lambda order: order.shard == shard)
+
+    def lose(self, index: int) -> None:
+        """A node is gone: neither answers nor is read any more."""
+        for order in self._planner.end_if(lambda order: index in (order.source, order.target)):
+            self.counts["failed", order.reason] += len(order.wants)
+
+    # ------------------------------------------------------------ facts
+
+    def facts(self) -> dict[str, int]:
+        """What is under way, and what was."""
+        return {
+            "copy_orders": len(self._planner.orders),
+            "copies_coming_bytes": self._planner.coming_bytes,
+            "copies_short": len(self._seeker.short),
+        }
+
+    def validate(self) -> None:
+        """Asserts every invariant."""
+        self._planner.validate()
+        self._seeker.validate()

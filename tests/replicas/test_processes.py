@@ -1,0 +1,48 @@
+"""Copies between real processes: as many as are wanted, on hosts of their own, also after one of those is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from replicas.pool import OBJECTS, QUICK, Chain, ReplicaPool, wait_until
+from support.guarded import write_tokens
+
+from moonpool.schemas.keyspace import object_hash
+from moonpool.schemas.messages import Status
+
+
+def test_a_lost_node_is_survived_and_its_copies_are_made_anew() -> None:
+    with ReplicaPool("a", "b", "c") as pool:
+        chain = Chain("repaired", 40)
+        chain.put(pool.client)
+        assert pool.client.admin.set_replicas(chain.keyspace, 2)
+        assert not pool.client.admin.set_replicas(chain.keyspace, 2)
+        wait_until(lambda: all(len(pool.holders(chain.keyspace, h)) == 2 for h in chain.hashes))
+        gone = pool.holders(chain.keyspace, chain.hashes[0])[0]
+        pool.nodes[gone].kill()
+        assert chain.get(pool.client) == 40  # some after a second look
+        left = sorted({"a", "b", "c"} - {gone})
+        wait_until(lambda: all(pool.holders(chain.keyspace, h) == left for h in chain.hashes))
+        assert chain.get(pool.client) == 40
+
+
+def test_objects_keep_their_names() -> None:
+    with ReplicaPool("a", "b") as pool:
+        keys = [f"object {number}" for number in range(20)]
+        values = [key.encode() * 100 for key in keys]
+        assert pool.client.batch_put(keys, values) == [Status.OK] * 20
+        pool.client.admin.set_replicas(OBJECTS, 2)
+        wait_until(lambda: all(pool.holders(OBJECTS, object_hash(key)) == ["a", "b"] for key in keys))
+        pool.nodes["a"].kill()
+        wait_until(lambda: pool.live() == {"b"})
+        assert pool.client.batch_get(keys) == values
+
+
+def test_guarded_nodes_copy_with_their_own_token(tmp_path: Path) -> None:
+    tokens = str(write_tokens(tmp_path / "tokens.json"))
+    master = [*QUICK, "--tokens-file", tokens]
+    with ReplicaPool("a", "b", master=master, token="admin", tokens_file=tokens) as pool:
+        chain = Chain("guarded", 3)
+        chain.put(pool.client)
+        pool.client.admin.set_replicas(chain.keyspace, 2)
+        wait_until(lambda: pool.holders(chain.keyspace, chain.hashes[2]) == ["a", "b"])
