@@ -80,9 +80,6 @@ BYTES_A_SECOND_MIN = 8 << 20
 
 SCRAP_BYTES = 1 << 20
 
-KEYS_MAX = 256
-"""Key texts of one answer: the longest ones still fit a frame."""
-
 
 @dataclass(frozen=True, slots=True)
 class LaneHooks:
@@ -296,15 +293,11 @@ class Lane:
         return [self._memory[first:last] for first, last in zip(firsts, lasts, strict=True)]
 
     def _tell_keys(self, request_id: int, message: LaneKeys) -> None:
-        count = count_of(message.slots, 4, "keys.slots")
-        if count > KEYS_MAX or 8 * count != len(message.generations):
-            allowed = f"columns of equal length, {KEYS_MAX} slots at most"
-            raise InvalidParams(field="keys.slots", value=f"{count} slots", allowed=allowed)
         if not self._admission.identity.may(LaneKeys):
             self._say_failed(request_id, forbidden(self._admission.identity, LaneKeys))
             return
         with self._core.lock:
-            keys = key_texts(self._core.slots, u32s(message.slots), u64s(message.generations))
+            keys = key_texts(self._core.slots, message)
         self._reply(request_id, LaneKeyTexts(keys))
 
     # ------------------------------------------------------------ write

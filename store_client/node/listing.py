@@ -6,13 +6,16 @@ import numpy as np
 
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState, keyspace_word, slot_number
-from moonpool.schemas.messages import KeyList, ListKeys
-from moonpool.schemas.packed import U32, U64
+from moonpool.schemas.messages import KeyList, LaneKeys, ListKeys
+from moonpool.schemas.packed import U32, count_of, u32s, u64s
 from moonpool.store_client.node.headers import hash_column, states_in, words_of
 from moonpool.store_client.node.slots import Slots
 
 SLOTS_MAX = 1024
 """Headers looked at for one answer: with the longest key texts it stays far below a frame."""
+
+KEYS_MAX = 256
+"""Key texts of one answer: the longest ones still fit a frame."""
 
 END = -1
 
@@ -37,8 +40,13 @@ def list_keys(slots: Slots, request: ListKeys) -> KeyList:
     )
 
 
-def key_texts(slots: Slots, numbers: U32, generations: U64) -> list[str]:
-    """Of the objects that lie at these places; empty where one doesn't any more, or has none."""
+def key_texts(slots: Slots, request: LaneKeys) -> list[str]:
+    """Of the objects that lie at these places; empty where one doesn't any more, or has none. Raises InvalidParams."""
+    count = count_of(request.slots, 4, "keys.slots")
+    if count > KEYS_MAX or 8 * count != len(request.generations):
+        allowed = f"columns of equal length, {KEYS_MAX} slots at most"
+        raise InvalidParams(field="keys.slots", value=f"{count} slots", allowed=allowed)
+    numbers, generations = u32s(request.slots), u64s(request.generations)
     valid = slots.valid(numbers)
     found = [""] * len(numbers)
     held = np.flatnonzero(valid)
