@@ -293,12 +293,12 @@ class Lane:
         return [self._memory[first:last] for first, last in zip(firsts, lasts, strict=True)]
 
     def _tell_keys(self, request_id: int, message: LaneKeys) -> None:
-        if not self._admission.identity.may(LaneKeys):
+        if self._admission.identity.may(LaneKeys):
+            with self._core.lock:
+                keys = key_texts(self._core.slots, message)
+            self._reply(request_id, LaneKeyTexts(keys))
+        else:
             self._say_failed(request_id, forbidden(self._admission.identity, LaneKeys))
-            return
-        with self._core.lock:
-            keys = key_texts(self._core.slots, message)
-        self._reply(request_id, LaneKeyTexts(keys))
 
     # ------------------------------------------------------------ write
 
