@@ -50,14 +50,7 @@ from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import fence, words_of
 from moonpool.store_client.node.items import BLOCKS_MAX
 from moonpool.store_client.node.keyspaces import check_registering
-from moonpool.store_client.node.lane_io import (
-    has_bytes,
-    receive,
-    receive_frame,
-    send,
-    set_pause,
-    shake_hands,
-)
+from moonpool.store_client.node.lane_io import has_bytes, receive, receive_frame, send, set_pause, shake_hands
 from moonpool.store_client.node.listing import key_texts
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import Visible
