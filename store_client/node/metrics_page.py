@@ -1,4 +1,4 @@
-"""`/metrics` of a node: a small HTTP server in a thread of its own."""
+"""`/metrics` of a node: a small HTTP server in threads of its own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from moonpool.schemas.access import Authenticator
 from moonpool.schemas.errors import RpcFailed
 from moonpool.schemas.metrics import Samples
 from moonpool.store_client.rpc.https import refusal_of_plain_http
-from moonpool.store_client.rpc.tls import HANDSHAKE_BYTE, ServerTls
+from moonpool.store_client.rpc.tls import HANDSHAKE_BYTE, ServerTls, cut
 
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 5.0
+VISITORS_MAX = 8
+GIVE_WAY_S = 1.0
 UNREAD_BYTES = 64 << 10
 """Taken off a socket before it is closed, or its peer may see a reset in the place of our last words."""
 
@@ -68,10 +70,51 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(TCPServer):
-    """Not HTTPServer, which asks a name server for this host's name."""
+    """Not HTTPServer, which asks a name server for this host's name. Each visitor has a thread; where there are
+    VISITORS_MAX of them, the one that has been there longest gives way: a scrape takes milliseconds, so that one hangs."""
 
     allow_reuse_address = True
-    tls: ServerTls | None
+    tls: ServerTls | None = None
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._changed = threading.Condition()
+        self._visitors: dict[threading.Thread, socket.socket] = {}  # oldest first
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Called in the thread that accepts."""
+        thread = threading.Thread(
+            target=self._serve, args=(request, client_address), name="metrics", daemon=True
+        )
+        with self._changed:
+            if len(self._visitors) >= VISITORS_MAX:
+                cut(next(iter(self._visitors.values())))
+                self._changed.wait_for(lambda: len(self._visitors) < VISITORS_MAX, GIVE_WAY_S)
+            if len(self._visitors) < VISITORS_MAX:
+                self._visitors[thread] = request
+                thread.start()
+                return
+        self.shutdown_request(request)
+
+    def _serve(self, request: socket.socket, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except Exception:  # noqa: BLE001 # a visitor can make many things fail, but only its own thread
+            self.handle_error(request, client_address)
+        finally:
+            with self._changed:
+                del self._visitors[threading.current_thread()]
+                self._changed.notify_all()
+            self.shutdown_request(request)
+
+    def end_visitors(self) -> None:
+        """Ends all, and waits for their threads."""
+        with self._changed:
+            visitors = dict(self._visitors)
+            for visitor in visitors.values():
+                cut(visitor)
+        for thread in visitors:
+            thread.join()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """After the TLS handshake, where there is one."""
@@ -85,6 +128,8 @@ class _Server(TCPServer):
             request.recv(UNREAD_BYTES)
             return
         with self.tls.wrap(request) as secured:
+            with self._changed:
+                self._visitors[threading.current_thread()] = secured
             secured.do_handshake()
             super().finish_request(secured, client_address)
 
@@ -94,7 +139,7 @@ class _Server(TCPServer):
 
 
 class MetricsPage:
-    """Serves one request at a time, each for some seconds at most, until `close`."""
+    """Serves a few visitors at a time until `close`."""
 
     def __init__(
         self,
@@ -104,7 +149,7 @@ class MetricsPage:
         tokens: Authenticator | None = None,
         tls: ServerTls | None = None,
     ) -> None:
-        """`look` is called in this page's thread. Raises RpcFailed where the port can't be had."""
+        """`look` is called in threads of this page. Raises RpcFailed where the port can't be had."""
         handler = type("Handler", (_Handler,), {"look": staticmethod(look), "tokens": tokens})
         try:
             _Server.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -117,10 +162,11 @@ class MetricsPage:
         self._thread.start()
 
     def close(self) -> None:
-        """Waits for the request under way."""
+        """Ends requests under way."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+        self._server.end_visitors()
 
 
 def open_page(
