@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from moonpool.master.core import MasterCore
+from moonpool.master.kv_curve import CurveGuard
 from moonpool.master.kv_feed import Batch, KvFeed
 from moonpool.schemas.clock import Clock
 from moonpool.schemas.errors import RpcFailed
@@ -43,11 +44,19 @@ class KvPublisher:
     """A thread with both sockets, from `start` to `close`. Numbers go on where batches had to be dropped, so that
     readers notice."""
 
-    def __init__(self, host: str, port: int, replay_port: int, on_resync: Callable[[], None]) -> None:
-        """`on_resync` is called in the publisher's thread."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        replay_port: int,
+        on_resync: Callable[[], None],
+        guard: CurveGuard | None = None,
+    ) -> None:
+        """`on_resync` is called in the publisher's thread. `guard`: of both ports; None: anybody may read."""
         self._host = f"[{host}]" if ":" in host else host
         self._ports = port, replay_port
         self._on_resync = on_resync
+        self._guard = guard
         self._queue: queue.Queue[tuple[int, Batch]] = queue.Queue(QUEUE_MAX)
         self._number = 0
         self._stop = threading.Event()
@@ -61,6 +70,8 @@ class KvPublisher:
         self._context = zmq.Context()
         sockets: list[Any] = []
         try:
+            if self._guard is not None:
+                self._guard.start(self._context)
             for kind, port in zip((zmq.PUB, zmq.ROUTER), self._ports, strict=True):
                 sock = self._context.socket(kind)
                 sockets.append(sock)
@@ -68,11 +79,13 @@ class KvPublisher:
                 sock.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER)
                 sock.setsockopt(zmq.MAXMSGSIZE, 1024)  # of what is received
                 sock.setsockopt(zmq.IPV6, 1 if ":" in self._host else 0)
+                if self._guard is not None:
+                    self._guard.secure(sock)
                 sock.bind(f"tcp://{self._host}:{port}")
         except zmq.ZMQError as error:
             for sock in sockets:
                 sock.close()
-            self._context.term()
+            self._end()
             raise RpcFailed(peer=f"{self._host}:{self._ports}", reason=f"cannot listen: {error}") from error
         self._thread = threading.Thread(target=self._run, args=sockets, name="kv-events", daemon=True)
         self._thread.start()
@@ -91,7 +104,12 @@ class KvPublisher:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(CLOSE_WAIT_S)
-            self._context.term()
+            self._end()
+
+    def _end(self) -> None:
+        if self._guard is not None:
+            self._guard.close()
+        self._context.term()
 
     def _run(self, events: Any, replay: Any) -> None:
         kept: deque[Frames] = deque()
@@ -143,7 +161,7 @@ class KvEvents:
         self._publisher: KvPublisher | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, host: str, port: int) -> None:
+    def start(self, host: str, port: int, guard: CurveGuard | None = None) -> None:
         """Raises RpcFailed where the ports can't be had."""
         loop = asyncio.get_running_loop()
 
@@ -151,11 +169,12 @@ class KvEvents:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._feed.resync)
 
-        publisher = KvPublisher(host, port, port + 1, resync)
+        publisher = KvPublisher(host, port, port + 1, resync, guard)
         publisher.start()
         self._publisher = publisher
         self._task = loop.create_task(self._run(publisher))
-        log.info("KV events at tcp://%s:%d, replays at %d", host, port, port + 1)
+        guarded = "with CURVE" if guard is not None else "as plain text"
+        log.info("KV events at tcp://%s:%d %s, replays at %d", host, port, guarded, port + 1)
 
     async def _run(self, publisher: KvPublisher) -> None:
         while True:

@@ -12,6 +12,7 @@ from moonpool.master.core import MasterCore
 from moonpool.master.entry_log.logs import EntryLogs
 from moonpool.master.handler import MasterHandler
 from moonpool.master.hard_requests import HardRequests
+from moonpool.master.kv_curve import CurveGuard
 from moonpool.master.kv_events import KvEvents
 from moonpool.master.kv_feed import KvFeed
 from moonpool.master.membership.host import CoreHost
@@ -138,7 +139,8 @@ class MasterServer:
             log.warning("no KV events: pyzmq is not installed (extra `master`)")
             return
         self._events = KvEvents(self._core, self._feed, self._clock)
-        self._events.start(self._settings.events_host, self._settings.events_port)
+        guard = CurveGuard.of(self._settings)
+        self._events.start(self._settings.events_host, self._settings.events_port, guard)
 
     def parts(self) -> MasterParts:
         """For the REST interface."""

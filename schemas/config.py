@@ -85,6 +85,14 @@ class MasterSettings(Settings):
         True,
         description="block hashes in KV events as 64-bit numbers, as vLLM writes them unless told otherwise",
     )
+    events_key: str = Field(
+        "",
+        description="file with this master's secret CURVE key for KV events (`moonpool events-key`); empty: they are sent as plain text to whoever asks",
+    )
+    events_clients: str = Field(
+        "",
+        description="file with the public CURVE keys of those who may read KV events, one a line; read again when it changes",
+    )
     http_host: str = Field("127.0.0.1", description="address that the REST interface listens on")
     http_port: int = Field(
         0, ge=0, le=65535, description="port of the REST interface and of /metrics; 0: none (serve picks one)"

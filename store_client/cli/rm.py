@@ -181,8 +181,8 @@ def confirm(what: str, agreed: bool, *, needed: bool) -> None:
         )
 
 
-def report(total: Total, dry_run: bool, as_json: bool) -> None:
-    """Says what was removed, and ends the command."""
+def report(total: Total, dry_run: bool, as_json: bool, *, known: bool = False) -> None:
+    """Says what was removed, and ends the command. `known`: what was to be emptied is there, empty or not."""
     from moonpool.store_client.cli.failures import NOT_THERE, OK, REFUSED
     from moonpool.store_client.cli.output import print_json, say, write
 
@@ -202,4 +202,4 @@ def report(total: Total, dry_run: bool, as_json: bool) -> None:
         )
     if total.skipped or total.pending:
         raise typer.Exit(REFUSED)
-    raise typer.Exit(OK if total.count else NOT_THERE)
+    raise typer.Exit(OK if total.count or known else NOT_THERE)

@@ -84,7 +84,8 @@ def remove(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove all blocks of a tenant, and its quota. Needs the role admin. Exit codes are those of `moonpool rm`."""
+    """Remove all blocks of a tenant, and its quota. Needs the role admin. Exit code 5 where some are leased or
+    pinned, or a node is away."""
     from moonpool.schemas.errors import NotFound
 
     with open_pool(master=master, config=config, assignments=assignments) as client:
@@ -97,4 +98,4 @@ def remove(
             total.add(clear(spec.digest(), force=force))
         if not dry_run:
             client.admin.forget_quota(tenant)
-    report(total, dry_run, as_json)
+    report(total, dry_run, as_json, known=True)

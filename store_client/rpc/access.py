@@ -135,9 +135,14 @@ def check_guarded(host: str, settings: MasterSettings | NodeSettings, field: str
 
 
 def check_bare(host: str, settings: MasterSettings) -> None:
-    """The same of KV events, whose subscribers show neither a token nor a certificate, and see the blocks of all
-    tenants. Where those are asked for elsewhere, loopback is no exception. Raises ConfigError."""
-    if settings.insecure:
+    """The same of KV events, whose readers show neither a token nor a certificate, and see the blocks of all
+    tenants. Where those are asked for elsewhere, loopback is no exception. With CURVE keys they show one. Raises
+    ConfigError."""
+    if bool(settings.events_key) is not bool(settings.events_clients):
+        field = "events_clients" if settings.events_key else "events_key"
+        problem = "is missing: events_key and events_clients go together (docs/security.md)"
+        raise ConfigError(source="settings", field=field, problem=problem)
+    if settings.events_key or settings.insecure:
         return
     if settings.tokens_file or settings.tls_ca:
         why = "KV events name the blocks of all tenants to whoever reaches their port, and ask for no token"
@@ -145,7 +150,10 @@ def check_bare(host: str, settings: MasterSettings) -> None:
         why = f"{host or 'every address'} is reached from other hosts, and KV events know no tokens"
     else:
         return
-    problem = f"{why}; set events_port = 0, or insecure = true where all of them may know"
+    problem = (
+        f"{why}; set events_key and events_clients (docs/security.md), events_port = 0, "
+        "or insecure = true where all of them may know"
+    )
     raise ConfigError(source="settings", field="events_host", problem=problem)
 
 
