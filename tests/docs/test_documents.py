@@ -24,6 +24,8 @@ TOOLS = {
     "cd",
     "moonpool",
     "curl",
+    "echo",
+    "export",
     "docker",
     "etcd",
     "helm",
