@@ -28,6 +28,13 @@ TlsKey = Annotated[str, Field(description="its private key, a PEM file")]
 TlsVerifyHost = Annotated[
     bool, Field(description="servers' certificates must name the address that is connected to")
 ]
+EtcdUser = Annotated[str, Field(description="user to sign in to etcd as; empty: none")]
+EtcdPasswordFile = Annotated[str, Field(description="file that holds that user's password")]
+EtcdCa = Annotated[
+    str, Field(description="PEM file of the authority that etcd's certificates must be of; empty: no TLS")
+]
+EtcdCert = Annotated[str, Field(description="PEM file of the certificate to show to etcd")]
+EtcdKey = Annotated[str, Field(description="PEM file of that certificate's key")]
 Tracing = Annotated[
     bool,
     Field(
@@ -107,13 +114,11 @@ class MasterSettings(Settings):
         pattern=r"^[A-Za-z0-9._-]{1,64}$",
         description="the cluster's name, a prefix of all keys in etcd",
     )
-    etcd_user: str = Field("", description="user to sign in to etcd as; empty: none")
-    etcd_password_file: str = Field("", description="file that holds that user's password")
-    etcd_ca: str = Field(
-        "", description="PEM file of the authority that etcd's certificates must be of; empty: no TLS"
-    )
-    etcd_cert: str = Field("", description="PEM file of the certificate to show to etcd")
-    etcd_key: str = Field("", description="PEM file of that certificate's key")
+    etcd_user: EtcdUser = ""
+    etcd_password_file: EtcdPasswordFile = ""
+    etcd_ca: EtcdCa = ""
+    etcd_cert: EtcdCert = ""
+    etcd_key: EtcdKey = ""
     log_every_s: float = Field(
         5.0,
         ge=0,
@@ -175,6 +180,11 @@ class NodeSettings(Settings):
         "", description="CA that the master's and the clients' certificates are checked against, a PEM file"
     )
     tls_verify_host: TlsVerifyHost = True
+    etcd_user: EtcdUser = ""
+    etcd_password_file: EtcdPasswordFile = ""
+    etcd_ca: EtcdCa = ""
+    etcd_cert: EtcdCert = ""
+    etcd_key: EtcdKey = ""
     insecure: Insecure = False
     engine_protocol: str = Field(
         "",
@@ -199,6 +209,11 @@ class ClientSettings(Settings):
     tls_cert: TlsCert = ""
     tls_key: TlsKey = ""
     tls_verify_host: TlsVerifyHost = True
+    etcd_user: EtcdUser = ""
+    etcd_password_file: EtcdPasswordFile = ""
+    etcd_ca: EtcdCa = ""
+    etcd_cert: EtcdCert = ""
+    etcd_key: EtcdKey = ""
     timeout_s: float = Field(2.0, gt=0, description="deadline of a call that names none")
     breaker_retry_s: float = Field(
         1.0, gt=0, description="pause before a failed master or node is asked again"

@@ -91,7 +91,7 @@ class StoreClient:
         self._staging = Staging(copier)
         self._workers = Workers(NODES_AT_ONCE, "moonpool-io")
         self._cluster = Cluster(
-            Directory(self.settings.master),
+            Directory.of(self.settings),
             lambda address: MasterLink(address, hello, self._book, retry_s, credentials),
             self._book,
         )

@@ -80,4 +80,6 @@ def _tls_flags(settings: ClientSettings) -> list[str]:
     flags = ["--tls-ca", settings.tls_ca] if settings.tls_ca else []
     if settings.tls_cert:
         flags += ["--tls-cert", settings.tls_cert, "--tls-key", settings.tls_key]
+    etcd = ("etcd_user", "etcd_password_file", "etcd_ca", "etcd_cert", "etcd_key")
+    flags += [f"--{name.replace('_', '-')}={getattr(settings, name)}" for name in etcd]
     return [*flags, "--tls-verify-host", str(settings.tls_verify_host)]

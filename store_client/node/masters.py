@@ -37,6 +37,7 @@ class Masters:
         self._changed = asyncio.Event()
         self._wanted: list[str] = []
         self._merge = NeedMerge()
+        self._failure = ""
         self._past = dict.fromkeys(MasterLink.COUNTERS, 0)
         """Counters of links that are no more."""
 
@@ -107,9 +108,13 @@ class Masters:
         if self._directory.asks:
             try:
                 deadline_s = time.monotonic() + CALL_TIMEOUT_S
-                return (await asyncio.to_thread(self._directory.find, deadline_s))[:MASTERS_MAX]
+                found = await asyncio.to_thread(self._directory.find, deadline_s)
+                self._failure = ""
+                return found[:MASTERS_MAX]
             except MoonpoolError as error:
-                logger.debug("%s", error)
+                if str(error) != self._failure:  # one line for each new reason, not one a second
+                    self._failure = str(error)
+                    logger.warning("no masters found: %s", error)
         for seed in seeds:
             try:
                 connection = await AsyncRpcConnection.connect(

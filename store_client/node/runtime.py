@@ -173,7 +173,7 @@ class Node:
             self._copies,
             credentials=self._credentials,
         )
-        return Masters(Directory(self._settings.master), reporter)
+        return Masters(Directory.of(self._settings), reporter)
 
     async def _until(self, stopped: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None:
         """Runs the parts; one that ends before `stopped` is a bug, and raises here."""

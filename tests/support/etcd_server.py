@@ -40,7 +40,11 @@ class EtcdServer:
         flags: Sequence[str] = (),
         host: str = "127.0.0.1",
         prefix: Sequence[str] = (),
+        name: str = "one",
     ) -> None:
+        self._name = name
+        self.members = [self]
+        """All that are one etcd together. Known to each before the first of them starts."""
         self._folder = folder
         self._tls = tls
         self._flags = list(flags)
@@ -48,7 +52,11 @@ class EtcdServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._prefix = list(prefix)
         self._ports = [2379, 2380] if prefix else free_ports(2, host)
-        self._token = ""
+        self.token = ""
+
+    @property
+    def _peers(self) -> str:
+        return f"http://{self._host}:{self._ports[1]}"
 
     @property
     def endpoint(self) -> str:
@@ -62,6 +70,10 @@ class EtcdServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Its data goes too."""
         self.kill()
         shutil.rmtree(self._folder / "data", ignore_errors=True)
 
@@ -69,7 +81,7 @@ class EtcdServer:
         """Starts it, with the data that it had, and waits until it answers."""
         self.launch()
         try:
-            self._wait_healthy()
+            self.wait_healthy()
         except BaseException:
             self.kill()
             raise
@@ -78,11 +90,11 @@ class EtcdServer:
         """Starts it, and waits for nothing."""
         self._folder.mkdir(parents=True, exist_ok=True)
         scheme = "https" if self._tls else "http"
-        peers = f"http://{self._host}:{self._ports[1]}"
-        words = ["etcd", "--name", "one", "--data-dir", str(self._folder / "data"), "--logger", "zap"]
-        words += ["--listen-client-urls", f"{scheme}://{self.endpoint}", "--listen-peer-urls", peers]
+        words = ["etcd", "--name", self._name, "--data-dir", str(self._folder / "data"), "--logger", "zap"]
+        words += ["--listen-client-urls", f"{scheme}://{self.endpoint}", "--listen-peer-urls", self._peers]
         words += ["--advertise-client-urls", f"{scheme}://{self.endpoint}"]
-        words += ["--initial-advertise-peer-urls", peers, "--initial-cluster", f"one={peers}"]
+        words += ["--initial-advertise-peer-urls", self._peers]
+        words += ["--initial-cluster", ",".join(f"{one._name}={one._peers}" for one in self.members)]
         words += ["--heartbeat-interval", "50", "--election-timeout", "500", *self._flags]
         if self._tls:
             ca, cert, key = map(str, self._tls)
@@ -92,7 +104,8 @@ class EtcdServer:
                 [*self._prefix, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
 
-    def _wait_healthy(self) -> None:
+    def wait_healthy(self) -> None:
+        """Until it answers."""
         assert self._process is not None
         end_s = time.monotonic() + START_TIMEOUT_S
         while True:
@@ -112,7 +125,7 @@ class EtcdServer:
         keys = {"key": b64encode(first).decode(), "range_end": b64encode(end).decode()}
         self.ask("auth/role/grant", name=user, perm={"permType": "READWRITE", **keys})
         self.ask("auth/enable")
-        self._token = self.ask("auth/authenticate", name="root", password=PASSWORD)["token"]
+        self.token = self.ask("auth/authenticate", name="root", password=PASSWORD)["token"]
 
     def ask(self, path: str, **fields: Any) -> dict[str, Any]:
         """A call by its JSON gateway, as root where users are needed."""
@@ -129,7 +142,7 @@ class EtcdServer:
         else:
             connection = http.client.HTTPConnection(host, port, timeout=10)
         with contextlib.closing(connection):
-            connection.request(method, path, body, {"Authorization": self._token} if self._token else {})
+            connection.request(method, path, body, {"Authorization": self.token} if self.token else {})
             response = connection.getresponse()
             said = response.read()
             assert response.status < 500 or path == "/health", said
