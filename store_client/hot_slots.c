@@ -6,7 +6,8 @@
 #include <string.h>
 
 #define KEEP_LOCK_BELOW_BYTES (128 << 10)
-#define THREAD_BYTES_MIN (2 << 20) /* starting a thread takes as long as copying a tenth of this */
+#define THREADS_FROM_BYTES (4 << 20) /* starting a thread takes as long as copying a twentieth of this */
+#define STEP_BYTES (512 << 10)
 #define THREADS_MAX 4
 
 int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count) {
@@ -21,44 +22,86 @@ int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count
     return 0;
 }
 
-/* Bytes `first` to `end` of all pieces, counted from the first one's first byte. */
+/* One large copy that several threads take steps of. Whoever called waits until every byte is there, and for no thread
+ * that has not begun: on a busy machine one may get its first turn when all is done, and then only leaves. */
 typedef struct {
-    const uint64_t *to, *from, *sizes;
-    uint64_t first, end;
-    pthread_t thread;
-} Share;
+    const uint64_t *to, *from, *sizes; /* not to be read once `next` is at `total`: their owner may be gone */
+    uint64_t total;
+    atomic_ullong next;
+    uint64_t done; /* this and `users` under `lock` */
+    int users;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+} Job;
 
-static void *copy_share(void *argument) {
-    const Share *share = argument;
-    uint64_t at = 0;
-    for (size_t i = 0; at < share->end; at += share->sizes[i++]) {
-        uint64_t next = at + share->sizes[i];
-        if (next <= share->first)
-            continue;
-        uint64_t skipped = at < share->first ? share->first - at : 0;
-        uint64_t stop = next < share->end ? next : share->end;
-        memmove((void *)(uintptr_t)(share->to[i] + skipped), (const void *)(uintptr_t)(share->from[i] + skipped),
-                stop - at - skipped);
+static void leave(Job *job) {
+    pthread_mutex_lock(&job->lock);
+    int last = !--job->users;
+    pthread_mutex_unlock(&job->lock);
+    if (last) {
+        pthread_mutex_destroy(&job->lock);
+        pthread_cond_destroy(&job->changed);
+        free(job);
     }
+}
+
+/* Copies steps until there are none left. */
+static void copy_steps(Job *job, uint64_t step) {
+    uint64_t first, at = 0, copied = 0; /* `at`: bytes of the pieces before piece i */
+    size_t i = 0;
+    while ((first = atomic_fetch_add(&job->next, step)) < job->total) {
+        uint64_t end = first + step < job->total ? first + step : job->total;
+        while (first < end) {
+            while (at + job->sizes[i] <= first)
+                at += job->sizes[i++];
+            uint64_t skipped = first - at, bytes = job->sizes[i] - skipped;
+            bytes = bytes < end - first ? bytes : end - first;
+            memmove((void *)(uintptr_t)(job->to[i] + skipped), (const void *)(uintptr_t)(job->from[i] + skipped), bytes);
+            first += bytes;
+            copied += bytes;
+        }
+    }
+    if (copied) {
+        pthread_mutex_lock(&job->lock);
+        job->done += copied;
+        pthread_cond_signal(&job->changed);
+        pthread_mutex_unlock(&job->lock);
+    }
+}
+
+static void *help(void *argument) {
+    copy_steps(argument, STEP_BYTES);
+    leave(argument);
     return NULL;
 }
 
 static void copy_all(const uint64_t *to, const uint64_t *from, const uint64_t *sizes, uint64_t total, long threads) {
-    Share shares[THREADS_MAX];
-    uint64_t wanted = total / THREAD_BYTES_MIN;
-    int count = (int)(wanted < (uint64_t)threads ? wanted : (uint64_t)threads), started = 1;
-    count = count < 1 ? 1 : count > THREADS_MAX ? THREADS_MAX : count;
-    for (int i = 0; i < count; i++) {
-        uint64_t first = total / count * i, end = i + 1 < count ? total / count * (i + 1) : total;
-        shares[i] = (Share){to, from, sizes, first, end, 0};
+    Job *job = total >= THREADS_FROM_BYTES && threads > 1 ? malloc(sizeof *job) : NULL;
+    if (job == NULL) {
+        for (uint64_t i = 0, at = 0; at < total; at += sizes[i++])
+            memmove((void *)(uintptr_t)to[i], (const void *)(uintptr_t)from[i], sizes[i]);
+        return;
     }
-    while (started < count && !pthread_create(&shares[started].thread, NULL, copy_share, &shares[started]))
-        started++;
-    for (int i = started; i < count; i++) /* no thread to be had */
-        copy_share(&shares[i]);
-    copy_share(&shares[0]);
-    while (--started)
-        pthread_join(shares[started].thread, NULL);
+    *job = (Job){.to = to, .from = from, .sizes = sizes, .total = total, .users = 1};
+    pthread_mutex_init(&job->lock, NULL);
+    pthread_cond_init(&job->changed, NULL);
+    for (long i = 1; i < threads && i < THREADS_MAX; i++) {
+        pthread_t thread;
+        pthread_mutex_lock(&job->lock);
+        job->users++;
+        pthread_mutex_unlock(&job->lock);
+        if (pthread_create(&thread, NULL, help, job)) {
+            leave(job); /* no thread to be had */
+            break;
+        }
+        pthread_detach(thread);
+    }
+    copy_steps(job, STEP_BYTES);
+    pthread_mutex_lock(&job->lock);
+    while (job->done < total)
+        pthread_cond_wait(&job->changed, &job->lock);
+    pthread_mutex_unlock(&job->lock);
+    leave(job);
 }
 
 PyObject *hot_copy_pieces(PyObject *self, PyObject *arguments) {

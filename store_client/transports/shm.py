@@ -48,8 +48,11 @@ from moonpool.store_client.transports.session import Session
 
 log = logging.getLogger(__name__)
 
-CHUNK_BYTES = 8 << 20
-"""Copied, then hashed while still in the cache; deadlines are looked at in between."""
+CHUNK_BYTES = 64 << 20
+"""Deadlines are looked at in between."""
+
+HASHED_CHUNK_BYTES = 8 << 20
+"""Copied, then hashed while still in the cache."""
 
 DEVICE_CHUNK_BYTES = 256 << 20
 """For a device nothing is hashed, and each wait for it costs as much as some MiB of copies."""
@@ -111,7 +114,9 @@ class ShmTransport:
         statuses = np.full(len(batch.slots), Status.FAILED, dtype=np.uint8)
         with self._gate:
             self._register_mapping()
-            chunk_bytes = DEVICE_CHUNK_BYTES if self._copier.device else CHUNK_BYTES
+            chunk_bytes = HASHED_CHUNK_BYTES if batch.verify else CHUNK_BYTES
+            if self._copier.device:
+                chunk_bytes = DEVICE_CHUNK_BYTES
             for part in batches_of(batch.lengths, CHUNK_OBJECTS, chunk_bytes):
                 if time.monotonic() > deadline_s or self._gate.closed:
                     break
