@@ -22,6 +22,9 @@ from moonpool.benchmarks.workers import Worker
 KEY_BYTES = 512
 """Of Mooncake's segment for one tiny value."""
 
+SEGMENT_KEYS = 500_000
+"""In one of Mooncake's segments: with about a million it takes no more, however large it is, and evicts."""
+
 CALLS = {"moonpool": 40, "mooncake": 3}
 """Calls a round and client: Mooncake's take some hundred times as long."""
 
@@ -83,10 +86,14 @@ def _sides(stack: ExitStack, world: int, chains: int, scale: Scale) -> list[Side
     if mooncake_is_here():
         other = stack.enter_context(MooncakeMaster())
         options = {"master": other.address, "world": world}
-        segment_bytes = max(64 << 20, chains * scale.prompt_blocks * world * KEY_BYTES)
-        segment = {"segment_bytes": segment_bytes}
-        owner = Worker("mooncake", "mooncake", options | segment, None, MOONCAKE_ENVIRONMENT)
-        stack.enter_context(owner).ask("fill", first=0, chains=chains, blocks=scale.prompt_blocks)
+        keys = chains * scale.prompt_blocks * world
+        owners = -(-keys // SEGMENT_KEYS)
+        segment = {"segment_bytes": max(64 << 20, keys * KEY_BYTES // owners)}
+        holders = [
+            stack.enter_context(Worker("mooncake", "mooncake", options | segment, None, MOONCAKE_ENVIRONMENT))
+            for _ in range(owners)
+        ]
+        holders[0].ask("fill", first=0, chains=chains, blocks=scale.prompt_blocks)
         theirs = [
             stack.enter_context(Worker("mooncake", "mooncake", options, None, MOONCAKE_ENVIRONMENT))
             for _ in range(scale.clients)
