@@ -84,22 +84,25 @@ def _sides(stack: ExitStack, world: int, chains: int, scale: Scale) -> list[Side
     ours = [stack.enter_context(Worker("moonpool", "moonpool", options, None)) for _ in range(scale.clients)]
     sides = [Side("moonpool", master.pid, ours)]
     if mooncake_is_here():
-        other = stack.enter_context(MooncakeMaster())
+        other = stack.enter_context(MooncakeMaster(flags=["--allocation_strategy=local_first"]))
         options = {"master": other.address, "world": world}
-        keys = chains * scale.prompt_blocks * world
-        owners = -(-keys // SEGMENT_KEYS)
-        segment = {"segment_bytes": max(64 << 20, keys * KEY_BYTES // owners)}
-        holders = [
-            stack.enter_context(Worker("mooncake", "mooncake", options | segment, None, MOONCAKE_ENVIRONMENT))
-            for _ in range(owners)
-        ]
-        holders[0].ask("fill", first=0, chains=chains, blocks=scale.prompt_blocks)
+        _fill(stack, options, world, chains, scale.prompt_blocks)
         theirs = [
             stack.enter_context(Worker("mooncake", "mooncake", options, None, MOONCAKE_ENVIRONMENT))
             for _ in range(scale.clients)
         ]
         sides.append(Side("mooncake", other.pid, theirs))
     return sides
+
+
+def _fill(stack: ExitStack, options: dict[str, object], world: int, chains: int, prompt_blocks: int) -> None:
+    """Mooncake's keys, in as many segments as they need, each of a process that stores its part of the chains."""
+    each = max(1, SEGMENT_KEYS // (prompt_blocks * world))
+    for first in range(0, chains, each):
+        mine = min(each, chains - first)
+        segment = {"segment_bytes": max(64 << 20, mine * prompt_blocks * world * KEY_BYTES)}
+        holder = Worker("mooncake", "mooncake", options | segment, None, MOONCAKE_ENVIRONMENT)
+        stack.enter_context(holder).ask("fill", first=first, chains=mine, blocks=prompt_blocks)
 
 
 def _case(scale: Scale, sides: list[Side], name: str, clients: int) -> list[Result]:

@@ -89,10 +89,11 @@ class OtherServer:
 
 
 class MooncakeMaster(OtherServer):
-    """mooncake_master. Leases are shorter than its default, so that a full pool may evict."""
+    """mooncake_master. Leases are shorter than its default, so that a full pool may evict. `flags`: further ones."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, flags: Sequence[str] = ()) -> None:
         super().__init__(port)
+        self._flags = flags
         self.address = f"127.0.0.1:{self.port}"
         self._metrics_port = _free_port()
 
@@ -104,6 +105,7 @@ class MooncakeMaster(OtherServer):
             f"--metrics_port={self._metrics_port}",
             "--minloglevel=3",
             "--default_kv_lease_ttl=5000",
+            *self._flags,
         ]
 
 
