@@ -15,8 +15,8 @@ from moonpool.schemas.packed import I64
 
 F64 = NDArray[np.float64]
 
-ADOPTED_MIN = 1
-"""Fewer rows are made one by one: arrays cost more to set up."""
+FEW = 4
+"""So many rows are made one by one: arrays cost more to set up."""
 
 
 class FlatTable(Table):
@@ -66,10 +66,13 @@ class FlatTable(Table):
         """See Table: puts of plain objects."""
         hashes = entries.hashes
         count = len(hashes)
-        if count < ADOPTED_MIN or not (self.world == 1 or self.spec.variable_size):
+        if not count or not (self.world == 1 or self.spec.variable_size):
             return False
         if max(self.rows.get_all(hashes)) != NO_ROW or len(set(hashes)) < count:
             return False
+        if count <= FEW:
+            self._adopt_few(segment, entries, now_s)
+            return True
         rows = self.columns.take_many(count)
         self.hashes.extend([b""] * (self.columns.count - len(self.hashes)))
         for row, block_hash in zip(rows, hashes, strict=True):
@@ -94,6 +97,24 @@ class FlatTable(Table):
         self.pin_again(rows)
         self.candidates.add_new(rows, uses, segment, now_s)
         return True
+
+    def _adopt_few(self, segment: int, entries: EntryColumns, now_s: float) -> None:
+        columns = (entries.ranks, entries.slots, entries.generations, entries.lengths)
+        places = zip(*(column.tolist() for column in columns), strict=True)
+        marks = self.marks.get(segment, b"")
+        for block_hash, (rank, slot, generation, length) in zip(entries.hashes, places, strict=True):
+            row = self.make_row(block_hash, now_s)
+            cell = row * self.world + rank
+            self.which[cell], self.slots[cell], self.generations[cell] = segment, slot, generation
+            if self.lengths is not None:
+                self.lengths[cell] = length
+            self.committed[row] = 1 << rank
+            self.ready[row] = 1
+            self.count_copies(segment, 1, self.spec.shard_bytes[rank] if self.lengths is None else length)
+            if cell < len(marks):
+                self.marks[segment][cell] = 1
+            self.pin_again((row,))
+            self.candidates.add(row, segment, now_s)
 
     def evictable(self, rows: I64, segment: int, level: int, score: int, now_s: float) -> NDArray[np.bool_]:
         """See Table."""

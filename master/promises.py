@@ -70,11 +70,12 @@ class Promises:
 
     def end_all(self, keys: Iterable[Key]) -> None:
         """Committed or abandoned, all of them."""
-        pop, size_bytes = self._held.pop, Counter[tuple[int, bytes]]()
+        pop, size_bytes = self._held.pop, dict[tuple[int, bytes], int]()
         for key in keys:
             promise = pop(key, None)
             if promise is not None:
-                size_bytes[promise.segment, key[0]] += promise.size_bytes
+                where = promise.segment, key[0]
+                size_bytes[where] = size_bytes.get(where, 0) + promise.size_bytes
         for (segment, keyspace), ended in size_bytes.items():
             self._uncount(segment, keyspace, ended)
 
