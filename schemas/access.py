@@ -74,6 +74,7 @@ ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     m.Revoke: _CLIENTS,
     m.SessionHeartbeat: _CLIENTS,
     m.PullWrite: _CLIENTS,
+    m.PutSmall: _CLIENTS,
     m.ListKeys: _READERS,
     m.LaneRead: _READERS | _NODES,
     m.LaneKeys: _NODES,

@@ -4,12 +4,13 @@ handshake        Hello -> Welcome
 client, master   RegisterKeyspace, Probe, Match, Presence, Locate, Renew, PutStart, ReportBad, PutAbandon,
                  Remove, Clear, Pin, Unpin, Drain, SetReplicas, Describe, DescribeKeyspace, ListKeyspaces, GetClusterMap, GetStatus
 node, master     Announce, Report (the ordered stream), Heartbeat, Need;  pushed by the master: Drop, Check, CopyOrder
-client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, PullWrite, ListKeys, GetStatus
+client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, PullWrite, PutSmall, ListKeys,
+                 GetStatus
 any server       Failed answers any request
 
 Columns are packed byte strings (schemas/packed.py): `hashes` is count * hash_bytes long, u32 and u64
 columns are little-endian. `keyspace` is always the 16-byte digest. Times are relative and in ms, so that
-no two clocks are compared. Nothing here holds a payload byte.
+no two clocks are compared. Nothing here but PutSmall holds a payload byte.
 
 Shards (schemas/runs.py): `shards` is a u16 column, one an item that the request names; `shard` is one number. Left
 empty (b"", -1) they mean every shard of the master that is asked, which is exact where the cluster has one shard.
@@ -808,6 +809,21 @@ class PullWrite(Message, frozen=True):
     visible: bool = False
 
 
+SMALL_BYTES = 64 << 10
+"""Of a PutSmall's payload."""
+
+
+class PutSmall(Message, frozen=True):
+    """Begin, payload and commit in one exchange: of objects so small that two exchanges cost more than sending them.
+    The node writes them itself, so no session is needed (I4). Answered by Committed.
+
+    `payload`: of all blocks, back to back, SMALL_BYTES at most. `lengths` of the item are always given."""
+
+    item: BeginItem
+    payload: bytes
+    visible: bool = False
+
+
 class ListKeys(Message, frozen=True):
     """What a node holds of one keyspace, piece by piece. `cursor`: 0, then what the last answer said."""
 
@@ -923,6 +939,7 @@ ClientToNode = (
     | ListKeys
     | GetStatus
     | PullWrite
+    | PutSmall
 )
 NodeRequest = Hello | ClientToNode
 NodeReply = (

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from moonpool.schemas.errors import InvalidParams, Overloaded
-from moonpool.schemas.header import Headers, SlotState
+from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Begin, BeginItem, Granted, Status
-from moonpool.schemas.packed import U8, U32, U64
+from moonpool.schemas.packed import U8, U32, U64, u32s, u64s
 from moonpool.schemas.runs import SHARDS_MAX
 from moonpool.store_client.node.annex import Annex, Facts, SessionRecord
 from moonpool.store_client.node.drops import Drops
@@ -227,7 +227,7 @@ class NodeCore:
                 here = slice(first, first + len(part.headers))
                 granted = np.flatnonzero(put.statuses[here] == OK)
                 slots = put.slots[here][granted]
-                sizes = self.slots.allocator.slot_bytes[slots >> 16]
+                sizes = self.slots.allocator.slot_bytes[slots >> SLOT_INDEX_BITS]
                 starts = self.slots.layout.data_offsets(slots, sizes) + part.headers["length"][
                     granted
                 ].astype(np.int64)
@@ -235,6 +235,24 @@ class NodeCore:
                     key = part.keys[block]
                     memory[start : start + len(key)] = key
             first += len(part.headers)
+
+    def fill(self, granted: Granted, item: BeginItem, payload: bytes) -> None:
+        """Writes the payloads of one of the node's own puts, back to back; those of blocks without a slot are left out.
+        Raises InvalidParams where there are more or fewer bytes than `item.lengths` say."""
+        lengths = u64s(item.lengths).tolist()
+        if len(lengths) != len(granted.statuses) or sum(lengths) != len(payload):
+            raise InvalidParams(
+                field="payload", value=f"{len(payload)} bytes", allowed="the sum of the item's lengths"
+            )
+        slots = u32s(granted.slots)
+        sizes = self.slots.allocator.slot_bytes[slots >> SLOT_INDEX_BITS]
+        starts = self.slots.layout.data_offsets(slots, sizes).tolist()
+        memory, at = self.slots.data.data, 0
+        for status, start, length in zip(granted.statuses, starts, lengths, strict=True):
+            if status == OK:
+                memory[start : start + length] = payload[at : at + length]
+                self.counters["local_bytes"] += length
+            at += length
 
     def commit(self, session: int, put_ids: list[int]) -> list[bytes]:
         """One Status byte a block for each put, in the order of its Begin: GONE where it was dropped meanwhile.

@@ -144,7 +144,13 @@ class Node:
             stack.push_async_callback(remote.close)
             info = self._info(await remote.listen_tcp(settings.host, settings.port), data_port)
             parts = NodeParts(
-                info, self.core, self._sessions, self._keeper, self._streams.wait, VISIBLE_WAIT_S
+                info,
+                self.core,
+                self._sessions,
+                self._keeper,
+                self._streams.wait,
+                VISIBLE_WAIT_S,
+                self._put_ids,
             )
             local = RpcServer(
                 LocalHandler(self._register, self.facts, parts),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from moonpool.schemas.access import Identity
-from moonpool.schemas.errors import DeadlineExceeded, Forbidden, ProtocolError
+from moonpool.schemas.errors import DeadlineExceeded, Forbidden, InvalidParams, ProtocolError
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
+    SMALL_BYTES,
     Begin,
     Commit,
     Committed,
@@ -23,6 +24,7 @@ from moonpool.schemas.messages import (
     NodeInfo,
     OpenSession,
     PullWrite,
+    PutSmall,
     RegisterKeyspace,
     Revoke,
     SessionHeartbeat,
@@ -33,6 +35,7 @@ from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.engine_door import EngineDoor
 from moonpool.store_client.node.keyspaces import check_registering
 from moonpool.store_client.node.listing import list_keys
+from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import Visible
 from moonpool.store_client.node.sessions import Sessions
 from moonpool.store_client.node.space import SpaceKeeper
@@ -52,6 +55,8 @@ class NodeParts:
     keeper: SpaceKeeper
     visible: Visible
     visible_wait_s: float
+    put_ids: Iterator[int]
+    """Of the node's own puts."""
 
 
 class RemoteHandler:
@@ -119,6 +124,8 @@ class LocalHandler(RemoteHandler):
                 return self._begin(message, peer.identity)
             case Commit():
                 return self._commit(message)
+            case PutSmall():
+                return self._put_small(message, peer.identity)
             case Revoke():
                 _check_session(message.session)
                 with core.lock:
@@ -159,6 +166,39 @@ class LocalHandler(RemoteHandler):
         with core.lock:
             statuses = core.commit(message.session, message.put_ids)
             seen = self._parts.visible(core.reported) if message.visible else None
+        return Committed(statuses) if seen is None else self._when_visible(statuses, seen)
+
+    def _put_small(self, message: PutSmall, identity: Identity) -> Message | Awaitable[Message]:
+        if len(message.payload) > SMALL_BYTES:
+            raise InvalidParams(
+                field="payload", value=f"{len(message.payload)} bytes", allowed=f"{SMALL_BYTES} bytes at most"
+            )
+        core = self._parts.core
+        request = Begin(LANES, next(self._parts.put_ids), [message.item])
+        with core.lock:
+            core.keyspaces.check_visible([message.item.keyspace], identity)
+            granted = core.begin(LANES, request, partial=False)
+            if isinstance(granted, Granted):
+                return self._fill(message, granted)
+        return self._put_small_later(message, request)
+
+    async def _put_small_later(self, message: PutSmall, request: Begin) -> Message:
+        """The same once there is room."""
+        granted = await self._parts.keeper.begin(LANES, request)
+        with self._parts.core.lock:
+            reply = self._fill(message, granted)
+        return reply if isinstance(reply, Message) else await reply
+
+    def _fill(self, message: PutSmall, granted: Granted) -> Message | Awaitable[Message]:
+        """From grant to commit. Under the node's lock."""
+        core = self._parts.core
+        try:
+            core.fill(granted, message.item, message.payload)
+        except BaseException:
+            core.revoke(LANES, [granted.put_id])
+            raise
+        statuses = core.commit(LANES, [granted.put_id])
+        seen = self._parts.visible(core.reported) if message.visible else None
         return Committed(statuses) if seen is None else self._when_visible(statuses, seen)
 
     def _when_visible(self, statuses: list[bytes], seen: Future[None]) -> Awaitable[Message]:

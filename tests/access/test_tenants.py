@@ -196,7 +196,13 @@ def naming(keyspace: bytes) -> dict[str, list[m.Message]]:
             m.DescribeKeyspace(keyspace),
         ],
         "node": [m.ListKeys(keyspace), m.ListKeys(keyspace, -7)],
-        "socket": [m.ListKeys(keyspace), m.Begin(1, 1, [item]), m.Begin(1, 1, [item], [9])],
+        "socket": [
+            m.ListKeys(keyspace),
+            m.Begin(1, 1, [item]),
+            m.Begin(1, 1, [item], [9]),
+            m.PutSmall(item, bytes(BLOCK_BYTES)),
+            m.PutSmall(item, b"too short"),
+        ],
     }
 
 

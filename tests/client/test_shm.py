@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from client.chains import Engine, all_ok, chained
-from client.pool import Pool
+from client.pool import MakeClient, Pool
 from client.test_prepare import PinningCopier
 from support.payloads import chain_hashes
 from support.waiting import wait_until
@@ -23,11 +24,13 @@ from moonpool.schemas.messages import (
     Granted,
     Hello,
     Message,
+    PutSmall,
     RegisterKeyspace,
     Status,
 )
 from moonpool.schemas.packed import join_hashes
 from moonpool.store_client.copiers.host import HostCopier
+from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.transports import shm
 from moonpool.store_client.transports.base import WriteBatch
 from moonpool.store_client.transports.shm import ShmTransport
@@ -124,3 +127,39 @@ def test_groups_of_a_put_are_larger_for_a_device(
     assert sum(isinstance(message, Begin) for message in asked) == begins
     assert sum(isinstance(message, Commit) for message in asked) == begins
     transport.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "pieces", "sent"),
+    [
+        (1, 1, True),
+        (shm.SMALL_BYTES, 1, True),
+        (shm.SMALL_BYTES + 1, 1, False),
+        (4096, shm.SMALL_PIECES, True),
+        (4096, shm.SMALL_PIECES + 1, False),
+    ],
+)
+def test_small_puts_are_sent_instead_of_copied(
+    shared_pool: Pool,
+    make_client: MakeClient,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    pieces: int,
+    sent: bool,
+) -> None:
+    asked: list[Message] = []
+    call = ConnectionPool.call
+
+    def noted(pool: ConnectionPool, message: Message, deadline_s: float) -> Message:
+        asked.append(message)
+        return call(pool, message, deadline_s)
+
+    monkeypatch.setattr(ConnectionPool, "call", noted)
+    client = make_client(shared_pool, transport="shm")
+    key, value = f"small {size} {pieces}", os.urandom(size)
+    cuts = np.linspace(0, size, pieces + 1).astype(int).tolist()
+    parts = [bytearray(value[first:end]) for first, end in itertools.pairwise(cuts)]
+    assert client.batch_put_from_multi_buffers([key], [parts]) == [Status.OK]
+    assert client.batch_get([key]) == [value]
+    assert any(isinstance(message, PutSmall) for message in asked) is sent
+    assert any(isinstance(message, Begin) for message in asked) is not sent

@@ -1,0 +1,87 @@
+"""Puts of small objects in one exchange: the node writes the bytes that the message brings."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from support.local_writer import LocalWriter
+from support.processes import NodeProcess
+
+from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
+from moonpool.schemas.keyspace import objects_keyspace
+from moonpool.schemas.messages import SMALL_BYTES, BeginItem, Committed, PutSmall, RegisterKeyspace, Status
+from moonpool.schemas.packed import pack_u64
+
+SPEC = objects_keyspace("default")
+DIGEST = SPEC.digest()
+
+
+def item_of(lengths: list[int]) -> BeginItem:
+    """New objects of these sizes."""
+    hashes = b"".join(secrets.token_bytes(16) for _ in lengths)
+    keys = [f"key {number}" for number in range(len(lengths))]
+    return BeginItem(DIGEST, 0, 0, b"", hashes, pack_u64(lengths), keys)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[NodeProcess]:
+    with NodeProcess("127.0.0.1:9", size=16 << 20) as node:
+        yield node
+
+
+@pytest.fixture
+def writer(node: NodeProcess) -> Iterator[LocalWriter]:
+    with LocalWriter(node.info.unix_path, node.run_dir) as writer:
+        writer.call(RegisterKeyspace(SPEC))
+        yield writer
+
+
+def test_bytes_are_written_and_committed(node: NodeProcess, writer: LocalWriter) -> None:
+    before = node.status()
+    lengths = [100, 0, 5000]
+    answer = writer.call(PutSmall(item_of(lengths), secrets.token_bytes(sum(lengths))))
+    assert answer == Committed([bytes([Status.OK] * 3)])
+    after = node.status()
+    assert after["objects"] == before["objects"] + 3
+    assert after["local_bytes"] == before["local_bytes"] + 5100
+    assert after["objects_writing"] == 0
+
+
+@pytest.mark.parametrize("size_bytes", [0, 99, 101, SMALL_BYTES + 1])
+def test_a_payload_of_another_length_leaves_nothing_behind(
+    node: NodeProcess, writer: LocalWriter, size_bytes: int
+) -> None:
+    before = node.status()
+    with pytest.raises(InvalidParams, match="payload"):
+        writer.call(PutSmall(item_of([60, 40]), bytes(size_bytes)))
+    after = node.status()
+    for fact in ("objects", "objects_writing", "used_bytes"):
+        assert after[fact] == before[fact], fact
+
+
+def test_lengths_must_be_given_and_keyspaces_known(writer: LocalWriter) -> None:
+    with pytest.raises(InvalidParams, match="lengths"):
+        writer.call(PutSmall(BeginItem(DIGEST, 0, 0, b"", bytes(16)), b"bytes"))
+    with pytest.raises(KeyspaceUnknown):
+        writer.call(PutSmall(BeginItem(b"k" * 16, 0, 0, b"", bytes(16), pack_u64([5])), b"bytes"))
+
+
+def test_where_there_is_no_room_the_put_waits_and_then_says_so() -> None:
+    """Nobody can be asked for room here."""
+    with (
+        NodeProcess("127.0.0.1:9", size=1 << 20) as node,
+        LocalWriter(node.info.unix_path, node.run_dir) as writer,
+    ):
+        writer.call(RegisterKeyspace(SPEC))
+        statuses = b""
+        for _ in range(20):
+            answer = writer.call(PutSmall(item_of([60_000]), bytes(60_000)))
+            assert isinstance(answer, Committed)
+            statuses += answer.statuses[0]
+        stored = statuses.count(Status.OK)
+        assert 0 < stored < 20
+        assert statuses == bytes([Status.OK] * stored + [Status.NO_SPACE] * (20 - stored))
+        assert node.status()["objects"] == stored
+        assert node.status()["objects_writing"] == 0
