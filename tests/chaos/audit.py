@@ -100,7 +100,7 @@ def keys_in_etcd(cluster: Cluster, prefix: str) -> list[str]:
     first = (PREFIX + prefix).encode()
     end = first[:-1] + bytes([first[-1] + 1])
     wanted = {"key": b64encode(first).decode(), "range_end": b64encode(end).decode(), "keys_only": True}
-    found = cluster.etcd.ask("kv/range", **wanted).get("kvs", [])
+    found = cluster.etcds["e0"].ask("kv/range", **wanted).get("kvs", [])
     return [b64decode(one["key"]).decode().removeprefix(PREFIX) for one in found]
 
 

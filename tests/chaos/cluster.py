@@ -1,4 +1,7 @@
-"""The parts of the chaos test, each on a host of its own: etcd, three masters, four nodes, three clients."""
+"""The parts of the chaos test, each on a host of its own: three etcds, three masters, four nodes, three clients.
+
+Masters and etcds are spoken to through bad wires (wire.py), where there are hosts apart.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from chaos.faults import Fault, Kind
+from chaos.faults import WIRES, Fault, Kind
+from chaos.wire import write_trouble
+from support.etcd_members import start_together
 from support.etcd_server import EtcdServer
 from support.network import Network, possible
 from support.processes import MasterProcess, NodeProcess, ServerProcess
@@ -22,12 +27,15 @@ from moonpool.schemas.errors import MoonpoolError
 from moonpool.store_client import StoreClient
 
 MASTERS, NODES, CLIENTS = ("m0", "m1", "m2"), ("n0", "n1", "n2", "n3"), ("c0", "c1", "c2")
-PARTS = ("etcd", *MASTERS, *NODES, *CLIENTS)
+ETCDS = ("e0", "e1", "e2")
+PARTS = (*ETCDS, *MASTERS, *NODES, *CLIENTS)
+MASTER_PORT, WIRE_PORT, ETCD_PORT = 7000, 7001, 2379
 TRANSPORTS = {"c0": "shm", "c1": "tcp", "c2": "tcp"}
 SHARDS = 6
 LEASE_S = 3.0
 NODE_BYTES = 8 << 20
 RELAUNCH_PAUSE_S = 1.0
+TESTS = str(Path(__file__).parents[1])
 UP_TIMEOUT_S = 60.0
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
@@ -40,7 +48,7 @@ class ClientProcess(ServerProcess):
         super().__init__()
         self._name, self._seed, self._starts = name, seed, itertools.count()
         self.masters = ""
-        self.environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
+        self.environment = {"PYTHONPATH": TESTS}
 
     def arguments(self) -> list[str]:
         name = f"{self._name}.{next(self._starts)}"
@@ -63,13 +71,15 @@ class Cluster:
         self._folder = folder
         self.network = stack.enter_context(Network(PARTS)) if possible() else None
         self.kinds = [kind for kind in Kind if self._can(kind)]
-        self.etcd = stack.enter_context(
-            EtcdServer(folder, host=self.address("etcd"), prefix=self._command("etcd"))
-        )
+        self.etcds = {name: self._etcd(name) for name in ETCDS}
+        start_together(stack, list(self.etcds.values()))
+        self.wires = self._wires() if self.network is not None else {}
+        for wire in self.wires.values():
+            stack.enter_context(wire)
         self.masters = {name: self._master(name) for name in MASTERS}
         for master in self.masters.values():
             stack.enter_context(master)
-        self.names = ",".join(master.address for master in self.masters.values())
+        self.names = ",".join(self._spoken_to(name, master.address) for name, master in self.masters.items())
         self.nodes = {name: self._node(name) for name in NODES}
         self.clients = {name: ClientProcess(name, seed) for name in CLIENTS}
         for node in self.nodes.values():
@@ -77,7 +87,7 @@ class Cluster:
         for name, client in self.clients.items():
             client.masters, client.prefix = self.names, self._command(name)
             stack.enter_context(client)
-        self.parts = {"etcd": self.etcd, **self.masters, **self.nodes, **self.clients}
+        self.parts = {**self.etcds, **self.masters, **self.nodes, **self.clients}
         self.auditor = stack.enter_context(StoreClient(ClientSettings(master=self.names, timeout_s=5.0)))
         stack.callback(self._clean_up)
         self._down: set[str] = set()
@@ -97,9 +107,35 @@ class Cluster:
     def _command(self, host: str) -> list[str]:
         return self.network.command(host) if self.network is not None else []
 
+    def _etcd(self, name: str) -> EtcdServer:
+        return EtcdServer(self._folder / name, host=self.address(name), prefix=self._command(name), name=name)
+
+    def _wires(self) -> dict[str, ServerProcess]:
+        wires = {}
+        for name in (*ETCDS, *MASTERS):
+            port, kind = (ETCD_PORT, "bytes") if name in ETCDS else (MASTER_PORT, "frames")
+            listen, upstream = (f"{self.address(name)}:{one}" for one in (WIRE_PORT, port))
+            write_trouble(self._trouble(name))
+            wires[name] = ServerProcess(
+                ["-m", "chaos.wire", listen, upstream, str(self._trouble(name)), kind]
+            )
+            wires[name].prefix = self._command(name)
+            wires[name].environment = {"PYTHONPATH": TESTS}
+        return wires
+
+    def _spoken_to(self, name: str, address: str) -> str:
+        """Where others reach a master or an etcd."""
+        return self.wires[name].address if self.wires else address
+
+    def _trouble(self, name: str) -> Path:
+        return self._folder / f"wire-{name}"
+
     def _master(self, name: str) -> MasterProcess:
+        etcds = ";".join(self._spoken_to(one, etcd.endpoint) for one, etcd in self.etcds.items())
         flags = ["--host", self.address(name), "--insecure", "true", "--shards", str(SHARDS)]
-        flags += ["--store", f"etcd://{self.etcd.endpoint}", "--lease-s", str(LEASE_S), "--log-every-s", "1"]
+        flags += ["--store", f"etcd://{etcds}", "--lease-s", str(LEASE_S), "--log-every-s", "1"]
+        if self.wires:
+            flags += ["--port", str(MASTER_PORT), "--advertise", self.wires[name].address]
         master = MasterProcess(flags)
         master.prefix = self._command(name)
         if FAKETIME is not None:
@@ -139,6 +175,8 @@ class Cluster:
             part.freeze()
         elif fault.kind is Kind.STEP_CLOCK:
             self.step_clock(fault.part, fault.step_s)
+        elif fault.kind in WIRES:
+            write_trouble(self._trouble(fault.part), **WIRES[fault.kind])
         elif self.network is not None and fault.kind is Kind.ISOLATE:
             self.network.isolate(fault.part)
         elif self.network is not None:
@@ -154,6 +192,8 @@ class Cluster:
             self._launch(fault.part)
         elif fault.kind is Kind.FREEZE and part.alive:
             part.thaw()
+        elif fault.kind in WIRES:
+            write_trouble(self._trouble(fault.part))
         elif self.network is not None and fault.kind is Kind.ISOLATE:
             self.network.mend_host(fault.part)
         elif self.network is not None and fault.other:

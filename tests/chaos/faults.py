@@ -25,6 +25,9 @@ class Kind(StrEnum):
     CUT = "link cut"
     CUT_ONE_WAY = "link cut one way"
     STEP_CLOCK = "clock step"
+    DELAY = "delayed"
+    DUPLICATE = "requests sent twice"
+    LOSE_ANSWERS = "answers lost"
 
 
 LENGTHS_S = {
@@ -34,10 +37,23 @@ LENGTHS_S = {
     Kind.CUT: (0.5, 6.0),
     Kind.CUT_ONE_WAY: (0.5, 6.0),
     Kind.STEP_CLOCK: (0.0, 0.0),
+    Kind.DELAY: (0.5, 6.0),
+    Kind.DUPLICATE: (0.5, 6.0),
+    Kind.LOSE_ANSWERS: (0.5, 6.0),
 }
 """Shortest and longest."""
 
 LINKS = (Kind.CUT, Kind.CUT_ONE_WAY)
+
+WIRES = {
+    Kind.DELAY: {"delay_s": 0.3},
+    Kind.DUPLICATE: {"duplicate": 0.5, "delay_s": 0.02},
+    Kind.LOSE_ANSWERS: {"lose": 0.1},
+}
+"""What a bad wire (wire.py) does: before masters, and before etcd's members, whose bytes it can only delay."""
+
+STRUCK = {Kind.STEP_CLOCK: "m", Kind.DELAY: "me", Kind.DUPLICATE: "m", Kind.LOSE_ANSWERS: "m"}
+"""Sorts of parts, where not all."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,7 @@ class Fault:
 
 def plan(seed: int, length_s: float, parts: Sequence[str], kinds: Sequence[Kind]) -> list[Fault]:
     """Faults that begin within so many seconds, in order. Each (kind, sort of part) comes before any comes again; a
-    sort is the first letter of the part's name. Clocks are stepped on masters ("m") only."""
+    sort is the first letter of the part's name."""
     dice = random.Random(seed)
     faults: list[Fault] = []
     free_s = dict.fromkeys(parts, 0.0)
@@ -91,7 +107,7 @@ def plan(seed: int, length_s: float, parts: Sequence[str], kinds: Sequence[Kind]
 def _each_once(dice: random.Random, parts: Sequence[str], kinds: Sequence[Kind]) -> list[tuple[Kind, str]]:
     """Every (kind, sort of part), shuffled."""
     every = [(kind, sort) for kind in kinds for sort in sorted({part[0] for part in parts})]
-    every = [(kind, sort) for kind, sort in every if kind is not Kind.STEP_CLOCK or sort == "m"]
+    every = [(kind, sort) for kind, sort in every if sort in STRUCK.get(kind, sort)]
     dice.shuffle(every)
     return every
 
