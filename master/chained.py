@@ -14,6 +14,7 @@ import numpy as np
 from moonpool.master.columns import NO_ROW, view
 from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import EvictionPolicy
+from moonpool.master.many_rows import make_rows, settle_rows
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import I64
@@ -126,6 +127,7 @@ class ChainedTable(Table):
     def rows_of(self, entries: EntryColumns, now_s: float) -> list[int]:
         """Finds rows; makes and links those that are new. NO_ROW for an entry that contradicts their links."""
         found = self.rows.get_all(entries.hashes)
+        make_rows(self, entries, found, now_s)
         positions, parent = self.positions, self.parent
         for index, row in enumerate(found):
             position = entries.positions[index]
@@ -155,10 +157,11 @@ class ChainedTable(Table):
             row = self.make_row(block_hash, now_s)
             self.positions[row] = position
         if above >= 0 and self.parent[row] < 0:
-            self._attach(row, above)
+            self.attach(row, above)
         return row
 
-    def _attach(self, row: int, above: int) -> None:
+    def attach(self, row: int, above: int) -> None:
+        """Hangs a row that hangs on nothing on another one."""
         head = self.first_child[above]
         self.parent[row] = above
         self.next_sibling[row] = head
@@ -187,6 +190,11 @@ class ChainedTable(Table):
         if self.feed is not None:
             self.feed.stored(self, row)
         self.unsettled.append(row)
+        self.settle_some(SETTLE_ROWS_MAX)
+
+    def settle_all(self, rows: I64) -> None:
+        """`settle` of many rows, each named once."""
+        settle_rows(self, rows)
         self.settle_some(SETTLE_ROWS_MAX)
 
     def settle_some(self, rows_max: int) -> None:

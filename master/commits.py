@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_SEGMENT, view
 from moonpool.master.copies import COPIES_MAX, Place, only_hinted
 from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
+from moonpool.master.many_rows import MANY, add_candidates
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.packed import I64
 
@@ -35,22 +37,54 @@ def commit(
     bits = np.left_shift(np.uint64(1), entries.ranks[chosen].astype(np.uint64))
     np.bitwise_or.at(view(table.committed), fresh_rows, bits)
     table.pin_again(fresh_rows.tolist())
-    for row in dict.fromkeys(fresh_rows[new_here].tolist()):
-        table.candidates.add(row, segment, now_s)
+    _queue(table, list(dict.fromkeys(fresh_rows[new_here].tolist())), segment, now_s)
     rest = np.ones(len(rows), dtype=np.bool_)
     rest[chosen] = False
+    _mark_known(table, segment, entries, cells, rest)
     for index in np.flatnonzero(rest).tolist():
         surplus = _commit_again(table, segment, entries, index, int(rows[index]), usable, now_s, copies_max)
         if surplus is not None:
             rank, block_hash = int(entries.ranks[index]), entries.hashes[index]
             drops.add(surplus.segment, table.keyspace, rank, block_hash, surplus.slot, surplus.generation)
     touched = list(dict.fromkeys(fresh_rows.tolist()))
-    for row in touched:
-        if table.enough(row):
-            table.settle(row)
+    if isinstance(table, ChainedTable) and len(touched) >= MANY:
+        table.settle_all(np.array(touched, dtype=np.int64))
+        touched = [row for row in touched if not table.ready[row]]
+    else:
+        for row in touched:
+            if table.enough(row):
+                table.settle(row)
     for row in touched:
         if table.stale(row, now_s):  # somebody is at work on it again
             table.unready_as_of(row, now_s)
+
+
+def _queue(table: Table, rows: list[int], segment: int, now_s: float) -> None:
+    if isinstance(table, ChainedTable) and len(rows) >= MANY:
+        add_candidates(table, np.array(rows, dtype=np.int64), segment, now_s)
+        return
+    for row in rows:
+        table.candidates.add(row, segment, now_s)
+
+
+def _mark_known(
+    table: Table, segment: int, entries: EntryColumns, cells: I64, rest: NDArray[np.bool_]
+) -> None:
+    """Entries that say what the index knows: the inventory under way has named them. They leave `rest`."""
+    known = rest & (cells >= 0)
+    at = cells[known]
+    same = (
+        (view(table.which)[at] == segment)
+        & (view(table.slots)[at] == entries.slots[known])
+        & (view(table.generations)[at] == entries.generations[known])
+    )
+    if table.lengths is not None:
+        same &= view(table.lengths)[at] == entries.lengths[known]
+    rest[np.flatnonzero(known)[same]] = False
+    marks = table.marks.get(segment)
+    if marks:
+        named = at[same]
+        view(marks)[named[named < len(marks)]] = 1
 
 
 def _fresh(table: Table, segment: int, rows: I64, cells: I64) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:

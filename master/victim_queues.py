@@ -294,6 +294,18 @@ class UnreadyRows:
             self._sift()
             self._sift()
 
+    def note_all(self, rows: Sequence[int], now_s: float) -> None:
+        """The same of many rows."""
+        second, first = int(now_s), 0
+        while first < len(rows):
+            room = ROWS_A_BUNDLE - len(self._seconds[-1][1]) if self._seconds else 0
+            if room <= 0 or self._seconds[-1][0] < second:
+                self.note(rows[first], now_s)  # into a bundle of its own
+                first += 1
+                continue
+            self._seconds[-1][1].extend(array("I", rows[first : first + room]))
+            first += room
+
     def _sift(self) -> None:
         if self._next_sifted >= len(self._seconds) - 1:  # the last one is being filled
             self._next_sifted = 0

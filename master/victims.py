@@ -107,6 +107,23 @@ class Candidates:
                 self._added = 0
                 self._see_crowded()
 
+    def add_alike(self, rows: Sequence[int], segment: int, level: int | None, score: int) -> None:
+        """The same as `add` of rows that have one level (None: all have children) and one score."""
+        queue = self.queues.get(segment)
+        if queue is None:
+            queue = self.queues[segment] = self._new_queue()
+        rebuilding = self.rebuilding is not None and self.rebuilding.segment == segment
+        for one in [queue, self.rebuilding.queue] if rebuilding and self.rebuilding else [queue]:
+            if level is None:
+                one.trunks.push_all(score, rows)
+            else:
+                one.awake.push_all(level, score, rows)
+        if not rebuilding:
+            self._added += len(rows)
+            if self._added >= ENTRIES_SPARE:
+                self._added = 0
+                self._see_crowded()
+
     def _new_queue(self) -> VictimQueue:
         return VictimQueue(self._table.depth_of, self._policy)
 
@@ -124,6 +141,10 @@ class Candidates:
     def note_unready(self, row: int, now_s: float) -> None:
         """The row has become unready."""
         self._unready.note(row, now_s)
+
+    def note_all_unready(self, rows: Sequence[int], now_s: float) -> None:
+        """The same of many rows."""
+        self._unready.note_all(rows, now_s)
 
     def _still_unready(self, rows: array[int], second: int) -> array[int]:
         numbers = np.unique(rows)

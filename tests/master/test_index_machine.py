@@ -31,7 +31,7 @@ from support.reporting_machine import (
 )
 from support.soak import SOAK
 
-from moonpool.master import removals
+from moonpool.master import commits, many_rows, removals
 from moonpool.master import victims as candidates_module
 from moonpool.master.columns import NO_ROW
 from moonpool.master.victims import Budget
@@ -64,11 +64,14 @@ from moonpool.schemas.packed import join_hashes, u64s
 
 @pytest.fixture(autouse=True, scope="module")
 def small_slices() -> Iterator[None]:
-    """Queues are made anew in steps that other things happen between; removals are often too much at once."""
+    """Queues are made anew in steps that other things happen between; removals are often too much at once; two rows
+    are many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates_module, "REBUILD_ROWS", 4)
         patch.setattr(removals, "COPIES_MAX", 3 * WORLD)
         patch.setattr(removals, "SLICE_ROWS", 2)
+        patch.setattr(many_rows, "MANY", 2)
+        patch.setattr(commits, "MANY", 2)
         yield
 
 
