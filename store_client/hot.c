@@ -2,6 +2,7 @@
  * one does; a build without a compiler does without this file. Stable ABI: one build serves all Pythons from 3.11 on.
  */
 #include "hot.h"
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -133,6 +134,35 @@ static PyObject *hash_keys(PyObject *self, PyObject *arguments) {
     return packed;
 }
 
+/* ------------------------------------------------------------------ names of a chain's hashes */
+
+static PyObject *sample_names(PyObject *self, PyObject *arguments) {
+    PyObject *hashes;
+    Py_ssize_t hash_bytes;
+    unsigned long long mask;
+    if (!PyArg_ParseTuple(arguments, "OnK", &hashes, &hash_bytes, &mask))
+        return NULL;
+    if (!PyList_Check(hashes) || hash_bytes < 8) {
+        PyErr_SetString(PyExc_ValueError, "a list of hashes of 8 bytes or more");
+        return NULL;
+    }
+    Py_ssize_t count = PyList_Size(hashes), sampled = 0;
+    uint64_t *names = malloc(8 * (size_t)count + 8);
+    if (names == NULL)
+        return PyErr_NoMemory();
+    int good = 1;
+    for (Py_ssize_t i = 0; good && i < count; i++) {
+        PyObject *hash = PyList_GetItem(hashes, i);
+        if ((good = PyBytes_Check(hash) && PyBytes_Size(hash) == hash_bytes)) {
+            memcpy(&names[sampled], PyBytes_AsString(hash), 8); /* little-endian, as all of our machines */
+            sampled += !(names[sampled] & mask);
+        }
+    }
+    PyObject *packed = good ? PyBytes_FromStringAndSize((const char *)names, 8 * sampled) : Py_NewRef(Py_None);
+    free(names);
+    return packed;
+}
+
 /* ------------------------------------------------------------------ the index's map from hash to row */
 
 static PyObject *find_rows(PyObject *self, PyObject *arguments) {
@@ -248,6 +278,7 @@ static PyMethodDef methods[] = {
     {"hash_keys", hash_keys, METH_VARARGS, NULL},
     {"find_rows", find_rows, METH_VARARGS, NULL},
     {"pieces", pieces, METH_VARARGS, NULL},
+    {"sample_names", sample_names, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -20,7 +20,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -46,6 +46,14 @@ def hash_keys(keys: Sequence[str], bytes_max: int) -> bytes | int:
     if HOT:
         return _hot.hash_keys(keys if isinstance(keys, list) else list(keys), bytes_max)
     return python_hash_keys(keys, bytes_max)
+
+
+def sample_names(hashes: Sequence[bytes], hash_bytes: int, mask: int) -> bytes | None:
+    """Names (the first 8 bytes, packed) of those hashes whose name has none of the bits of `mask`. None where one isn't
+    `hash_bytes` long."""
+    if HOT:
+        return _hot.sample_names(hashes if isinstance(hashes, list) else list(hashes), hash_bytes, mask)
+    return python_sample_names(hashes, hash_bytes, mask)
 
 
 def find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> I64:
@@ -144,6 +152,16 @@ def python_pieces(addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[A
     offsets = np.zeros(len(addresses) + 1, dtype=np.int64)
     np.cumsum(list(map(len, addresses)), out=offsets[1:])
     return Fragments(starts, lengths, offsets)
+
+
+def python_sample_names(hashes: Sequence[bytes], hash_bytes: int, mask: int) -> bytes | None:
+    """sample_names without C."""
+    packed = b"".join(hashes)
+    if len(packed) != len(hashes) * hash_bytes or not set(map(len, hashes)) <= {hash_bytes}:
+        return None
+    names = np.frombuffer(packed, dtype="<u8")[:: hash_bytes // 8]
+    sampled: bytes = names[(names & np.uint64(mask)) == 0].tobytes()
+    return sampled
 
 
 def python_find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> I64:

@@ -17,6 +17,7 @@ from moonpool.store_client.copiers.host import HostCopier
 needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
 HASHERS = [pytest.param(native.hash_keys, marks=needs_c), native.python_hash_keys]
 FINDERS = [pytest.param(native.find_rows, marks=needs_c), native.python_find_rows]
+SAMPLERS = [pytest.param(native.sample_names, marks=needs_c), native.python_sample_names]
 PIECERS = [pytest.param(native.pieces, marks=needs_c), native.python_pieces]
 LONGEST = 300
 
@@ -54,6 +55,22 @@ def test_rows_are_found(find_rows) -> None:  # type: ignore[no-untyped-def]
     asked = hashes[::-1]
     assert find_rows(parts, b"".join(asked), 16).tolist() == [-1] * 10 + list(range(29, -1, -1))
     assert find_rows(parts, b"", 16).tolist() == []
+
+
+@pytest.mark.parametrize("sample_names", SAMPLERS)
+@pytest.mark.parametrize("size", [16, 32])
+def test_names_are_sampled_by_their_bits(sample_names, size) -> None:  # type: ignore[no-untyped-def]
+    hashes = [np.random.default_rng(seed).bytes(size) for seed in range(200)]
+    for mask in (0, 1, 0x8000_0000_0000_0007, (1 << 64) - 1):
+        names = [h[:8] for h in hashes if not int.from_bytes(h[:8], "little") & mask]
+        assert sample_names(hashes, size, mask) == b"".join(names)
+    assert sample_names([], size, 0) == b""
+
+
+@pytest.mark.parametrize("sample_names", SAMPLERS)
+@pytest.mark.parametrize("sizes", [[16, 15], [32, 32], [8, 24]])
+def test_hashes_of_another_size_give_no_names(sample_names, sizes) -> None:  # type: ignore[no-untyped-def]
+    assert sample_names([bytes(size) for size in sizes], 16, 0) is None
 
 
 @needs_c
