@@ -42,6 +42,7 @@ from moonpool.schemas.messages import (
     DropDone,
     Entries,
     GetClusterMap,
+    GetDrains,
     GetStatus,
     Heartbeat,
     InventoryEnd,
@@ -62,6 +63,7 @@ from moonpool.schemas.messages import (
     SetTenant,
     StatusReport,
     Victims,
+    Warm,
 )
 from moonpool.schemas.packed import u64s
 from moonpool.schemas.routing import Part
@@ -119,6 +121,8 @@ class MasterCore:
             GetClusterMap: self._cluster_map,
             GetStatus: self._get_status,
             Drain: self._drain,
+            GetDrains: lambda *_: Outcome(self.replication.drains()),
+            Warm: lambda message, *_: Outcome(self.replication.warm(message)),
             SetReplicas: lambda message, *_: Outcome(self.replication.set(message)),
             SetTenant: lambda message, *_: Outcome(self.tenants.set(message)),
             ListTenants: lambda *_: Outcome(self.tenants.list()),
@@ -339,19 +343,9 @@ class MasterCore:
             return None if best is None else best.index
 
         nodes = self._nodes
-        near = partial(nodes.near, host)
-        return Step(
-            now_s,
-            nodes.usable,
-            nodes.impaired,
-            nodes.names,
-            place_put,
-            shard,
-            1.0,
-            spend,
-            near,
-            nodes.staying,
-        )
+        step = Step(now_s, nodes.usable, nodes.impaired, nodes.names, place_put, shard, spend=spend)
+        step.near, step.staying = partial(nodes.near, host), nodes.staying
+        return step
 
     def _steps(self, now_s: float, host: str = "") -> Callable[[int], Step]:
         return partial(self._step, now_s, host)

@@ -264,7 +264,7 @@ def describe_keyspace(table: Table, message: DescribeKeyspace, step: Step) -> Ke
     return KeyspaceFacts(
         len(table),
         copies,
-        round(copies * _mean_copy_bytes(table)),
+        round(copies * mean_copy_bytes(table)),
         len(table.pins),
         traffic.requests,
         traffic.asked_blocks,
@@ -273,7 +273,7 @@ def describe_keyspace(table: Table, message: DescribeKeyspace, step: Step) -> Ke
     )
 
 
-def _mean_copy_bytes(table: Table) -> float:
+def mean_copy_bytes(table: Table) -> float:
     """Of the ranks' shards, or of the first rows where sizes vary: no request may look at every row."""
     if table.lengths is None:
         return sum(table.spec.shard_bytes) / table.world

@@ -257,6 +257,13 @@ class Nodes:
             raise NotFound(key=f"node {name!r}")
         return self.remember_drain(name, on)
 
+    def named(self, name: str) -> Node:
+        """The newest node of a name that may be read. Raises NotFound."""
+        found = [node for node in self._nodes.values() if node.info.node == name and node.state in READABLE]
+        if not found:
+            raise NotFound(key=f"node {name!r}")
+        return found[-1]
+
     def writable_on(self, host: str) -> list[Candidate]:
         """Segments of one host that may be written to."""
         return [_candidate(node) for node in self._by_host.get(host, {}).values()]

@@ -59,7 +59,9 @@ ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     m.Pin: _CLIENTS,
     m.Unpin: _CLIENTS,
     m.Drain: _ADMIN,
+    m.GetDrains: frozenset({Role.MONITOR}),
     m.SetReplicas: _CLIENTS,
+    m.Warm: _ADMIN,
     m.SetTenant: _ADMIN,
     m.ListTenants: frozenset({Role.MONITOR}),
     # nodes to a master

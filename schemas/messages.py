@@ -2,7 +2,7 @@
 
 handshake        Hello -> Welcome
 client, master   RegisterKeyspace, Probe, Match, Presence, Locate, Renew, PutStart, ReportBad, PutAbandon,
-                 Remove, Clear, Pin, Unpin, Drain, SetReplicas, Describe, DescribeKeyspace, ListKeyspaces, GetClusterMap, GetStatus
+                 Remove, Clear, Pin, Unpin, Drain, GetDrains, Warm, SetReplicas, Describe, DescribeKeyspace, ListKeyspaces, GetClusterMap, GetStatus
 node, master     Announce, Report (the ordered stream), Heartbeat, Need;  pushed by the master: Drop, Check, CopyOrder
 client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, PullWrite, PutSmall, ListKeys,
                  GetStatus
@@ -333,11 +333,56 @@ class Unpin(Message, frozen=True):
 
 
 class Drain(Message, frozen=True):
-    """No new puts are placed on the node of this name, whichever segment it announces; `on` false ends that. What it
-    holds is served on. Answered by Done(1), or Done(0) where it was so already."""
+    """No new puts are placed on the node of this name, whichever segment it announces, and what it holds is copied to
+    others as far as they have room, and then dropped there; `on` false ends that. Answered by Done(1), or Done(0) where
+    it was so already."""
 
     node: str
     on: bool = True
+
+
+class GetDrains(Message, frozen=True):
+    """How far nodes are that are to be emptied."""
+
+
+class DrainProgress(msgspec.Struct, frozen=True, array_like=True):
+    """Of one node, in copies (ranks of blocks) and their payload, as far as the answering master's shards go. `moved`: are
+    elsewhere; `left`: are there still; `no_space`: of those, found no room elsewhere when they were last looked at."""
+
+    node: str
+    moved: int
+    moved_bytes: int
+    left: int
+    left_bytes: int
+    no_space: int
+
+
+class Drains(Message, frozen=True):
+    """Answer to GetDrains, by name."""
+
+    nodes: list[DrainProgress]
+
+
+class Warm(Message, frozen=True):
+    """Copies ahead of use: to `node`, or (empty) until there are `copies` of each rank. Of the blocks that `hashes` names,
+    `with_prefix` and all before each in its run; none: of the whole keyspace, the hottest first. `dry_run`: only says
+    how many. Each master answers for its own shards, by Warmed."""
+
+    keyspace: bytes
+    hashes: bytes = b""
+    with_prefix: bool = False
+    node: str = ""
+    copies: int = 2
+    dry_run: bool = False
+
+
+class Warmed(Message, frozen=True):
+    """Copies that were ordered, and are made in the background as far as there is room, and their payload. `left_out`: so
+    many more would have been, and there are too many waiting."""
+
+    copies: int
+    size_bytes: int
+    left_out: int
 
 
 class SetReplicas(Message, frozen=True):
@@ -896,6 +941,8 @@ ClientToMaster = (
     | Pin
     | Unpin
     | Drain
+    | GetDrains
+    | Warm
     | SetReplicas
     | SetTenant
     | ListTenants
@@ -923,6 +970,8 @@ MasterReply = (
     | KeyspaceFacts
     | Keyspaces
     | Tenants
+    | Drains
+    | Warmed
     | ClusterMap
     | StatusReport
     | Announced

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +15,9 @@ from moonpool.schemas.messages import (
     DescribeKeyspace,
     Done,
     Drain,
+    DrainProgress,
+    Drains,
+    GetDrains,
     GetStatus,
     Hello,
     KeyspaceFacts,
@@ -32,6 +35,8 @@ from moonpool.schemas.messages import (
     StatusReport,
     TenantInfo,
     Tenants,
+    Warm,
+    Warmed,
     decode_from_node,
 )
 from moonpool.schemas.packed import join_hashes
@@ -97,8 +102,8 @@ class Admin:
             return self._parts.cluster.ask(request, Removed, self._parts.deadline_s(timeout_s))
 
     def drain(self, node: str, *, on: bool = True, timeout_s: float | None = None) -> bool:
-        """No new puts go to nodes of this name from now on, or they do again. Returns whether that is new. Raises
-        NotFound."""
+        """No new puts go to nodes of this name from now on, and what they hold is moved away; or (`on` false) they are in
+        use again. Returns whether that is new. Raises NotFound."""
         with self._parts.gate:
             deadline_s = self._parts.deadline_s(timeout_s)
             return self._parts.cluster.ask(Drain(node, on), Done, deadline_s).count > 0  # of every master
@@ -109,6 +114,35 @@ class Admin:
         with self._parts.gate:
             request, deadline_s = SetReplicas(keyspace, replicas), self._parts.deadline_s(timeout_s)
             return any(done.count for done in self._parts.cluster.ask_all(request, Done, deadline_s))
+
+    def warm(
+        self,
+        keyspace: bytes,
+        hashes: Sequence[bytes] = (),
+        *,
+        with_prefix: bool = False,
+        node: str = "",
+        copies: int = 2,
+        dry_run: bool = False,
+        timeout_s: float | None = None,
+    ) -> Warmed:
+        """Copies ahead of use, see Warm: ordered when this returns, and made afterwards. For admins. Raises NotFound (the
+        node), KeyspaceUnknown, InvalidParams."""
+        request = Warm(keyspace, join_hashes(hashes), with_prefix, node, copies, dry_run)
+        with self._parts.gate:
+            parts = self._parts.cluster.ask_all(request, Warmed, self._parts.deadline_s(timeout_s))
+        return Warmed(*(sum(column) for column in zip(*map(msgspec.structs.astuple, parts), strict=True)))
+
+    def drains(self, *, timeout_s: float | None = None) -> list[DrainProgress]:
+        """How far the nodes are that are to be emptied, all masters' shards together. For admins and monitors."""
+        with self._parts.gate:
+            parts = self._parts.cluster.ask_all(GetDrains(), Drains, self._parts.deadline_s(timeout_s))
+        found: dict[str, list[int]] = {}
+        for one in (one for part in parts for one in part.nodes):
+            numbers = msgspec.structs.astuple(one)[1:]
+            before = found.get(one.node, [0] * len(numbers))
+            found[one.node] = [sum(pair) for pair in zip(before, numbers, strict=True)]
+        return [DrainProgress(name, *found[name]) for name in sorted(found)]
 
     def tenants(self, *, timeout_s: float | None = None) -> list[TenantInfo]:
         """Tenants that have keyspaces or a quota. For admins and monitors."""

@@ -12,18 +12,34 @@ from functools import cache, partial
 
 import numpy as np
 
-from moonpool.master.columns import NO_SEGMENT
+from moonpool.master.columns import NO_ROW, NO_SEGMENT
 from moonpool.master.copies import COPIES_MAX
+from moonpool.master.lookups import mean_copy_bytes
 from moonpool.master.node import Node
 from moonpool.master.nodes import Nodes
+from moonpool.master.replicas.drains import DrainBook
 from moonpool.master.replicas.planner import Answer, CopyPlanner, Order, Reason, Seat, Want
 from moonpool.master.replicas.seeker import Fates, Seeker, Short
+from moonpool.master.replicas.wishes import Wish, Wishes, cells_short
 from moonpool.master.shard_set import ShardSet, StepOf
-from moonpool.master.step import Step
+from moonpool.master.step import Step, check_count
+from moonpool.master.table import Table
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
 from moonpool.schemas.keyspace import Kind
-from moonpool.schemas.messages import Copied, CopyOrder, Done, NodeState, ReportBad, SetReplicas, Status
-from moonpool.schemas.packed import join_hashes, pack_u32, pack_u64
+from moonpool.schemas.messages import (
+    Copied,
+    CopyOrder,
+    Done,
+    DrainProgress,
+    Drains,
+    NodeState,
+    ReportBad,
+    SetReplicas,
+    Status,
+    Warm,
+    Warmed,
+)
+from moonpool.schemas.packed import count_of, join_hashes, pack_u32, pack_u64
 
 ROWS_A_TICK = 65536
 WANTS_A_TICK = 256
@@ -46,6 +62,8 @@ class Replication:
         self._planner = CopyPlanner(bytes_per_s)
         self._seeker = Seeker()
         self._on = bytes_per_s > 0
+        self._drains = DrainBook()
+        self._wishes = Wishes()
         self.counts: Counter[tuple[str, Reason]] = Counter()
         """(ordered, done, failed or bytes; reason)."""
 
@@ -63,6 +81,16 @@ class Replication:
         """The same of what is in the store, whether or not the keyspace is here yet. Returns whether that is new."""
         return self._shards.want_replicas(keyspace, replicas)
 
+    def warm(self, message: Warm) -> Warmed:
+        """Orders copies ahead of use. Raises KeyspaceUnknown, InvalidParams, NotFound."""
+        spec = self._shards.specs_by_digest.get(message.keyspace)
+        if spec is None:
+            raise KeyspaceUnknown(keyspace=message.keyspace.hex())
+        check_count(count_of(message.hashes, spec.hash_bytes, "hashes"), "hashes")
+        to = self._nodes.named(message.node).index if message.node else -1
+        kept = self._fates(self._leaving()).kept
+        return self._wishes.warm(message, self._shards.changing(), kept, to)
+
     # ------------------------------------------------------------ time
 
     def tick(self, now_s: float, step_of: StepOf) -> tuple[list[Push], list[Step]]:
@@ -70,12 +98,17 @@ class Replication:
         for order in self._planner.expire(now_s):
             self.counts["failed", order.reason] += len(order.wants)
         leaving = self._leaving()
-        if not self._on or not (leaving or self._shards.replicated):
+        self._drains.keep([node.index for node in leaving])
+        if not self._on or not (leaving or self._shards.replicated or self._wishes):
             return [], []
         fates = self._fates(leaving)
+        cycles = self._seeker.cycles
         self._seeker.begin(self._shards.changing(), [node.index for node in leaving], now_s)
+        if self._seeker.cycles > cycles:
+            self._drains.cycle_ended()
         self._seeker.look(ROWS_A_TICK, fates, self._shards.is_current)
-        return self._order_some(now_s, fates), self._let_go(now_s, fates, step_of)
+        pushes = self._order_some(now_s, fates) + self._grant_some(now_s, fates)
+        return pushes, self._let_go(now_s, fates, step_of)
 
     def _leaving(self) -> list[Node]:
         return [node for node in self._nodes.draining() if node.state is not NodeState.LOST]
@@ -89,24 +122,38 @@ class Replication:
 
     def _order_some(self, now_s: float, fates: Fates) -> list[Push]:
         some = [self._seeker.short.popleft() for _ in range(min(WANTS_A_TICK, len(self._seeker.short)))]
-        wanted = [(one, want) for one in some if (want := self._want(one, fates)) is not None]
+        wanted = [(one, want) for one in some if (want := self._short_of(one, fates)) is not None]
         if not wanted:
             return []
         seats = self._seats()
         orders, answers = self._planner.plan([want for _, want in wanted], seats, self._host_of, now_s)
         again = [one for (one, _), answer in zip(wanted, answers, strict=True) if answer is Answer.LATER]
         self._seeker.short.extendleft(reversed(again))
+        for (_, want), answer in zip(wanted, answers, strict=True):
+            if answer is Answer.NO_SPACE and want.reason is Reason.DRAIN:
+                self._drains.found_no_space([index for index in want.holders if fates.leaving[index]])
         return [self._push(order) for order in orders]
 
-    def _want(self, short: Short, fates: Fates) -> Want | None:
-        """As things are now. None: it has enough copies, or should not be copied."""
+    def _short_of(self, short: Short, fates: Fates) -> Want | None:
+        """As things are now. None: it has enough copies."""
+        shard, table, row, rank = short
+        if not self._shards.is_current(shard, table) or not table.hashes[row]:
+            return None
+        segments = table.layers.segments(row * table.world + rank)
+        if sum(bool(fates.kept[one]) for one in segments) >= min(table.replicas, fates.seats):
+            return None
+        leaves = any(fates.leaving[index] for index in segments)
+        return self._want(short, fates, Reason.DRAIN if leaves else Reason.REPAIR)
+
+    def _want(self, short: Short, fates: Fates, reason: Reason, to: int = -1) -> Want | None:
+        """None: it should not be copied."""
         shard, table, row, rank = short
         if not self._shards.is_current(shard, table) or not table.sound(row, rank):
             return None
         places = table.places(row, rank)
         holders = [place.segment for place in places]
         kept = [index for index in holders if fates.kept[index]]
-        if len(kept) >= min(table.replicas, fates.seats) or len(holders) >= COPIES_MAX:
+        if len(holders) >= COPIES_MAX:
             return None
         return Want(
             (table.keyspace, rank, table.hashes[row]),
@@ -116,8 +163,39 @@ class Replication:
             holders,
             kept,
             [index for index in holders if self._nodes.usable[index]],
-            Reason.DRAIN if any(fates.leaving[index] for index in holders) else Reason.REPAIR,
+            reason,
+            to,
         )
+
+    def _grant_some(self, now_s: float, fates: Fates) -> list[Push]:
+        """What somebody has asked for. What finds no room is given up."""
+        wishes = self._wishes.take(WANTS_A_TICK)
+        if not wishes:
+            return []
+        tables = {(shard, table.keyspace): table for shard, table in self._shards.changing()}
+        wanted = [
+            (wish, want)
+            for wish in wishes
+            if (table := tables.get(wish[:2])) is not None
+            and (want := self._want_of(wish, table, fates)) is not None
+        ]
+        if not wanted:
+            return []
+        seats = self._seats()
+        orders, answers = self._planner.plan([want for _, want in wanted], seats, self._host_of, now_s)
+        later = (Answer.LATER, Answer.UNDER_WAY)
+        self._wishes.again([one for (one, _), answer in zip(wanted, answers, strict=True) if answer in later])
+        given_up = sum(answer in (Answer.NO_SPACE, Answer.NO_SOURCE) for answer in answers)
+        self.counts["failed", Reason.WARM] += given_up
+        return [self._push(order) for order in orders]
+
+    def _want_of(self, wish: Wish, table: Table, fates: Fates) -> Want | None:
+        """As things are now. None: there is nothing to do."""
+        row = table.rows.get(wish.block_hash)
+        copies = min(wish.copies, fates.seats)
+        if row == NO_ROW or (row, wish.rank) not in cells_short(table, [row], fates.kept, copies, wish.to):
+            return None
+        return self._want(Short(wish.shard, table, row, wish.rank), fates, Reason.WARM, wish.to)
 
     def _let_go(self, now_s: float, fates: Fates, step_of: StepOf) -> list[Step]:
         """Copies on nodes that are to be emptied go where enough others are kept."""
@@ -136,6 +214,7 @@ class Replication:
                     name = (table.keyspace, rank, table.hashes[row])
                     step.drops.add(place.segment, *name, place.slot, place.generation)
                     table.drop_copy(row, rank, place.segment, now_s)
+                    self._drains.left(place.segment, place.length)
         return list(steps.values())
 
     # ------------------------------------------------------------ nodes
@@ -238,12 +317,34 @@ class Replication:
 
     # ------------------------------------------------------------ facts
 
+    def drains(self) -> Drains:
+        """How far nodes are that are to be emptied."""
+        found: dict[str, DrainProgress] = {}
+        for node in self._leaving():
+            tables = [table for _, table in self._shards.tables() if node.index in table.copies]
+            before = found.get(node.info.node) or DrainProgress(node.info.node, 0, 0, 0, 0, 0)
+            found[node.info.node] = DrainProgress(
+                before.node,
+                before.moved + self._drains.moved[node.index],
+                before.moved_bytes + self._drains.moved_bytes[node.index],
+                before.left + sum(table.copies[node.index] for table in tables),
+                before.left_bytes
+                + round(sum(table.copies[node.index] * mean_copy_bytes(table) for table in tables)),
+                before.no_space + self._drains.no_space[node.index],
+            )
+        return Drains([found[name] for name in sorted(found)])
+
     def facts(self) -> dict[str, int]:
         """What is under way, and what was."""
+        drains = self.drains().nodes
         return {
             "copy_orders": len(self._planner.orders),
             "copies_coming_bytes": self._planner.coming_bytes,
             "copies_short": len(self._seeker.short),
+            "copies_wished": len(self._wishes),
+            "drain_moved_copies": sum(one.moved for one in drains),
+            "drain_left_copies": sum(one.left for one in drains),
+            "drain_no_space_copies": sum(one.no_space for one in drains),
         }
 
     def validate(self) -> None:

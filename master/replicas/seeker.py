@@ -68,6 +68,8 @@ class Seeker:
         self._ceiling = np.inf
         """What is hotter was found before: those for which there is no room must not keep the others waiting."""
         self._colder = False
+        self.cycles = 0
+        """How often all that is short has been looked at."""
         self._dice = np.random.default_rng(0)
         self._began_s = float("-inf")
         self._under_way = False
@@ -82,6 +84,7 @@ class Seeker:
             for shard, table in tables
             if table.replicas > 1 or any(index in table.copies for index in leaving)
         ]
+        self.cycles += self._ceiling == np.inf
         self._stretches = deque(_Stretch(number, *one) for number, one in enumerate(self._tables))
         self._under_way = bool(self._stretches)
 

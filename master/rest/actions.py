@@ -23,7 +23,7 @@ from moonpool.master.rest.parts import MasterParts
 from moonpool.master.rest.selection import Selected, Selection, select
 from moonpool.master.rest.views import Views
 from moonpool.schemas.access import Identity
-from moonpool.schemas.errors import NotFound, NotSupported, Overloaded
+from moonpool.schemas.errors import NotFound, Overloaded
 from moonpool.schemas.messages import (
     Clear,
     Done,
@@ -219,7 +219,8 @@ def _note(parts: MasterParts, identity: Identity, kind: str, text: str, order: O
 
 @router.post("/nodes/{node}/drain", summary="Empty a node, or use it again")
 async def drain(node: NodeName, order: Draining, views: Views, others: Others, identity: Admin) -> Outcome:
-    """It gets no new blocks and serves those it has. `count` is 1 where that was not so already."""
+    """It gets no new blocks, and those it has are copied to others as far as they have room, and dropped: see
+    GET /drains. `count` is 1 where that was not so already."""
 
     async def run(parts: MasterParts) -> Outcome:
         draining = {entry.info.node: entry.draining for entry in parts.core.look.entries()}
@@ -236,9 +237,3 @@ async def drain(node: NodeName, order: Draining, views: Views, others: Others, i
     outcome = await everywhere(views, others, run, order)
     outcome.count = min(1, outcome.count)  # it is one node, whoever knows it
     return outcome
-
-
-@router.post("/warm-up", summary="Replicate blocks ahead of use")
-async def warm_up(order: Order, identity: Admin) -> Outcome:
-    """Not there yet: blocks have one copy. Always refused, as NotSupported."""
-    raise NotSupported(what="warm-up", reason="blocks have no replicas yet")

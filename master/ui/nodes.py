@@ -93,7 +93,7 @@ class NodeCard:
             self._heat.set_content(heat_html(pages))
 
     async def _turn(self, api: Api) -> None:
-        consequence = "It gets no new blocks and serves those it has, until it is used again."
+        consequence = "It gets no new blocks, and what it holds is moved to others as far as they have room."
         if self._draining or await confirm(f"Drain {self._name}?", consequence) is not None:
             await attempt(api, f"/nodes/{self._name}/drain", {"on": not self._draining})
 

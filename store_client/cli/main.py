@@ -27,6 +27,7 @@ from moonpool.store_client.cli import (
     tenant,
     top,
     version,
+    warm,
 )
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ for command in (
     drain.drain,
     replicas.replicas,
     events_key.events_key,
+    warm.warm,
     doctor.doctor,
     demo.demo,
     bench.bench,

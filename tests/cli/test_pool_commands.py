@@ -244,14 +244,36 @@ def test_the_number_of_copies_is_set_and_listed(tools: Tools) -> None:
         assert tools.json("replicas", keyspace, "1")["changed"]
 
 
-def test_draining(tools: Tools) -> None:
-    assert tools.json("drain", "rack1") == {"node": "rack1", "draining": True, "changed": True}
+def test_warming_up(tools: Tools) -> None:
+    """There is one node: nothing has room for a second copy, and nothing is ordered where one is enough."""
+    assert tools.json("warm", DEEPEST, "--prefix", "--dry-run") == {
+        "dry_run": True,
+        "copies": 6,
+        "size_bytes": 6 * 4096,
+        "left_out": 0,
+    }
+    assert tools.json("warm", DEEPEST, "--copies", "1")["copies"] == 0
+    assert tools.json("warm", "--keyspace", KEYSPACE.hex()[:6], "--node", "rack1")["copies"] == 0
+    assert "6 copies (24.0 KiB) are ordered" in tools("warm", "--keyspace", KEYSPACE.hex()).out
+    assert tools("warm", DEEPEST, "--node", "rack9").code == NOT_THERE
+    assert tools("warm").code == USAGE
+
+
+def test_draining(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = tools.json("drain", "rack1")
+    assert (begun["draining"], begun["changed"], begun["moved"]) == (True, True, 0)
+    assert int(str(begun["left"])) > 0
     try:
         assert "live, draining" in tools("status").out
         assert "no node takes new puts" in tools("status").err
         assert tools.json("status")["complaints"] == ["no node takes new puts"]
         assert tools.client.get("user/1") == b"x" * 100
         assert "it was so already" in tools("drain", "rack1").out
+        monkeypatch.setattr("moonpool.store_client.cli.drain.STUCK_S", 0.1)
+        stuck = tools("drain", "rack1", "--wait")
+        assert stuck.code == REFUSED and "no space" in stuck.err
+        late = tools("drain", "rack1", "--wait", "--timeout", "0")
+        assert late.code in (REFUSED, UNREACHABLE)
     finally:
         assert tools.json("drain", "rack1", "--cancel")["changed"]
     assert tools.json("status")["complaints"] == []

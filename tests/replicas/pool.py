@@ -91,6 +91,9 @@ class Chain:
         source = fragments(self.payload)
         (statuses,) = client.put_blocks([BlockPut(self.keyspace, 0, self.hashes, 0, source)])
         assert (statuses == Status.OK).all(), statuses
+        wait_until(
+            lambda: client.match(self.keyspace, self.hashes) == len(self.hashes)
+        )  # reported a little later
 
     def get(self, client: StoreClient) -> int:
         """How many blocks come back, each of them right."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replicas.pool import OBJECTS, QUICK, Chain, ReplicaPool, wait_until
+from replicas.pool import BLOCK_BYTES, OBJECTS, QUICK, Chain, ReplicaPool, wait_until
 from support.guarded import write_tokens
 
 from moonpool.schemas.keyspace import object_hash
@@ -38,7 +38,7 @@ def test_objects_keep_their_names() -> None:
         assert pool.client.batch_get(keys) == values
 
 
-def test_guarded_nodes_copy_with_their_own_token(tmp_path: Path) -> None:
+def test_guarded_nodes_copy_with_their_own_token_also_ahead_of_use(tmp_path: Path) -> None:
     tokens = str(write_tokens(tmp_path / "tokens.json"))
     master = [*QUICK, "--tokens-file", tokens]
     with ReplicaPool("a", "b", master=master, token="admin", tokens_file=tokens) as pool:
@@ -46,3 +46,11 @@ def test_guarded_nodes_copy_with_their_own_token(tmp_path: Path) -> None:
         chain.put(pool.client)
         pool.client.admin.set_replicas(chain.keyspace, 2)
         wait_until(lambda: pool.holders(chain.keyspace, chain.hashes[2]) == ["a", "b"])
+        warmed = Chain("warmed", 5)
+        warmed.put(pool.client)
+        (first,) = pool.holders(warmed.keyspace, warmed.hashes[4])
+        (other,) = {"a", "b"} - {first}
+        ordered = pool.client.admin.warm(warmed.keyspace, warmed.hashes[4:], with_prefix=True, node=other)
+        assert (ordered.copies, ordered.size_bytes) == (5, 5 * BLOCK_BYTES)
+        wait_until(lambda: all(pool.holders(warmed.keyspace, h) == ["a", "b"] for h in warmed.hashes))
+        assert not pool.client.admin.warm(warmed.keyspace, node=other).copies, "they are there"

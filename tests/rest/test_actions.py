@@ -121,9 +121,37 @@ def test_a_node_is_drained_and_used_again(client: TestClient) -> None:
     assert client.post("/api/v1/nodes/n2/drain", json={}).status_code == 404
 
 
-def test_what_is_not_there_yet_says_so(client: TestClient) -> None:
-    answer = client.post("/api/v1/warm-up", json={"selection": {"keyspace": NAME}})
-    assert answer.json()["error"]["name"] == "NotSupported"
+def test_copies_are_ordered_ahead_of_use(client: TestClient) -> None:
+    would = post(client, "warm-up", selection={"prefix": KEYS[3]}, dry_run=True)
+    assert (would["copies"], would["size_bytes"], would["left_out"]) == (4, 4 * 4096, 0)
+    assert post(client, "warm-up", selection={"keyspace": NAME})["copies"] == 10
+    assert post(client, "warm-up", selection={"keyspace": NAME}, node="n1")["copies"] == 0, "it has them"
+    for wrong in ({"copies": 5}, {"copies": 0}, {"node": "x" * 200}):
+        order = {"selection": {"keyspace": NAME}, **wrong}
+        assert client.post("/api/v1/warm-up", json=order).status_code == 422
+    order = {"selection": {"keyspace": NAME}, "node": "n9"}
+    assert client.post("/api/v1/warm-up", json=order).status_code == 404
+
+
+def test_the_number_of_copies(client: TestClient) -> None:
+    path = f"/api/v1/keyspaces/{NAME}/replicas"
+    for replicas, dry_run, count in ((2, True, 1), (2, False, 1), (2, False, 0), (1, False, 1)):
+        answer = client.put(path, json={"replicas": replicas, "dry_run": dry_run})
+        assert answer.json()["count"] == count
+        if not dry_run:
+            assert client.get(f"/api/v1/keyspaces/{NAME}").json()["replicas"] == replicas
+    assert client.put(path, json={"replicas": 9}).status_code == 422
+    assert client.put(f"/api/v1/keyspaces/{'0' * 32}/replicas", json={"replicas": 2}).status_code == 404
+
+
+def test_how_far_a_drain_is(client: TestClient) -> None:
+    assert client.get("/api/v1/drains").json()["items"] == []
+    post(client, "nodes/n1/drain")
+    try:
+        (one,) = client.get("/api/v1/drains").json()["items"]
+        assert (one["node"], one["moved"], one["left"], one["left_bytes"]) == ("n1", 0, 10, 10 * 4096)
+    finally:
+        post(client, "nodes/n1/drain", on=False)
 
 
 def test_selections_are_one_thing(client: TestClient) -> None:
