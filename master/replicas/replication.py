@@ -140,7 +140,7 @@ class Replication:
         if not self._shards.is_current(shard, table) or not table.hashes[row]:
             return None
         segments = table.layers.segments(row * table.world + rank)
-        if sum(bool(fates.kept[one]) for one in segments) >= min(table.replicas, fates.seats):
+        if sum(bool(fates.kept[one]) for one in segments) >= fates.wanted(table):
             return None
         leaves = any(fates.leaving[index] for index in segments)
         return self._want(short, fates, Reason.DRAIN if leaves else Reason.REPAIR)
@@ -207,7 +207,7 @@ class Replication:
             step = steps.get(shard) or steps.setdefault(shard, step_of(shard))
             places = table.places(row, rank) if table.sound(row, rank) else []
             kept = sum(bool(fates.kept[place.segment]) for place in places)
-            if kept < max(1, min(table.replicas, fates.seats)):
+            if kept < fates.wanted(table):
                 continue
             for place in places:
                 if fates.leaving[place.segment]:

@@ -52,6 +52,10 @@ class Fates:
     leaving: Usable
     seats: int
 
+    def wanted(self, table: Table) -> int:
+        """Copies that can be had: one at least, or a node that is to be emptied would keep the only one unnoticed."""
+        return max(1, min(table.replicas, self.seats))
+
 
 class Seeker:
     """One pass at a time. `short`: what the last one found and nobody has taken yet; `spare`: the same of copies that may
@@ -111,9 +115,9 @@ class Seeker:
         leaving = np.any([fates.leaving[one] for one in which], axis=0)
         there = which[0] != NO_SEGMENT
         ready = np.repeat(view(table.ready)[stretch.next_row : stretch.next_row + rows] == 1, world)
-        wanted = min(table.replicas, fates.seats)
+        wanted = fates.wanted(table)
         short = np.flatnonzero(there & (kept < wanted) & (ready | leaving)) + cells.start
-        for cell in (np.flatnonzero(leaving & (kept >= max(wanted, 1))) + cells.start).tolist():
+        for cell in (np.flatnonzero(leaving & (kept >= wanted)) + cells.start).tolist():
             if len(self.spare) < FOUND_MAX:
                 self.spare.append(Short(stretch.shard, table, *divmod(cell, world)))
         if len(short):
