@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from fastapi import FastAPI, Request
@@ -53,6 +54,10 @@ class Api:
     async def act(self, path: str, body: Document) -> Document:
         """Changes something. Raises Refusal."""
         return await self._ask("POST", path, json=body)
+
+    async def tenant(self, method: str, name: str, **arguments: Any) -> Document:
+        """PUT or DELETE of a tenant. Raises Refusal."""
+        return await self._ask(method, f"/tenants/{quote(name, safe='')}", **arguments)
 
     async def _ask(self, method: str, path: str, **arguments: Any) -> Document:
         answer = await self._client.request(method, path, **arguments)

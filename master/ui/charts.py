@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ from nicegui import ui
 
 Options = dict[str, Any]
 SOFT = "#8b93ab"
+STEPS = 5
+"""Of a scale of bytes, at most: they are powers of two, as their units are."""
+
 COLOURS = ("#5b6cf0", "#e0912f", "#2ba58b", "#c95b8a")
 
 
@@ -53,7 +57,8 @@ class Chart:
             "tooltip": {"trigger": "axis", ":valueFormatter": format_value},
             "xAxis": {
                 "type": "time",
-                "axisLabel": {"color": SOFT, "hideOverlap": True},
+                "minInterval": 60_000,
+                "axisLabel": {"color": SOFT, "hideOverlap": True, "formatter": "{HH}:{mm}"},
                 "splitLine": {"show": False},
             },
             "yAxis": {
@@ -64,6 +69,7 @@ class Chart:
             },
             "series": [line.options(COLOURS[n]) for n, line in enumerate(lines)],
         }
+        self._binary = format_value == BYTES
         if top is not None:
             options["yAxis"]["max"] = top
         with ui.card().tight().classes("mp-card w-full"):
@@ -74,6 +80,10 @@ class Chart:
         """New points of every line: (time in s, value)."""
         for series, points in zip(self._chart.options["series"], curves, strict=True):
             series["data"] = [[time_s * 1000, value] for time_s, value in points]
+        if self._binary:
+            top = max((value or 0.0 for points in curves for _, value in points), default=0.0)
+            step = 2.0 ** max(0, math.ceil(math.log2(max(1.0, top) / STEPS)))
+            self._chart.options["yAxis"] |= {"interval": step, "max": step * math.ceil(top / step)}
         self._chart.update()
 
 

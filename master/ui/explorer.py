@@ -9,9 +9,17 @@ from nicegui import ui
 from moonpool.master.ui.actions import attempt, delete
 from moonpool.master.ui.api import Api, Document, Refusal
 from moonpool.master.ui.frame import ago_text, card
+from moonpool.master.ui.tables import Column, cards_table, show_rows
 from moonpool.schemas.units import format_size
 
 ROOTS_MAX = 50
+COPIES = (
+    Column("rank", "Rank"),
+    Column("node", "Node"),
+    Column("slot", "Slot", "right"),
+    Column("generation", "Generation", "right"),
+    Column("size", "Size", "right"),
+)
 STRETCH_MAX = 64
 """Blocks that are walked at once: a run of a chain without branches."""
 
@@ -93,7 +101,8 @@ async def show(api: Api) -> None:
 
     choice.on_value_change(roots)
     key.on("keydown.enter", find)
-    await roots()
+    key.value = ui.context.client.request.query_params.get("block", "")
+    await find()
 
 
 class Tree:
@@ -166,16 +175,7 @@ class Tree:
                 f" · used {ago_text(block['age_ms'] / 1000)} ago, {block['uses']} times · shard {block['shard']}"
             ).classes("mp-note")
             rows = [copy | {"size": format_size(copy["length"])} for copy in block["copies"]]
-            columns = [
-                {
-                    "name": name,
-                    "label": name.capitalize(),
-                    "field": name,
-                    "align": "right" if name != "node" else "left",
-                }
-                for name in ("rank", "node", "slot", "generation", "size")
-            ]
-            ui.table(rows=rows, columns=columns, row_key="rank").classes("w-full").props("flat dense")
+            show_rows(cards_table("copies", COPIES, "rank", empty="No copy."), rows)
             with ui.row().classes("gap-2"):
                 self._button("Unpin" if block["pinned"] else "Pin", "push_pin", block)
                 self._button("Delete", "delete", block)

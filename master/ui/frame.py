@@ -16,10 +16,11 @@ LINKS = (
     ("Overview", "/", "speed"),
     ("Nodes", "/nodes", "dns"),
     ("Keyspaces", "/keyspaces", "category"),
+    ("Tenants", "/tenants", "groups"),
     ("Explorer", "/explorer", "account_tree"),
     ("Activity", "/activity", "bolt"),
 )
-"""Name, path under /ui, icon: the digits 1 to 5 open them too."""
+"""Name, path under /ui, icon: the digits 1 to 6 open them too."""
 
 STATE_COLOURS = {
     "live": "positive",
@@ -33,7 +34,8 @@ STYLE = """
 :root { --mp-ground: #f5f6fa; --mp-card: #ffffff; --mp-line: #e3e6ef; --mp-ink: #1b2033; --mp-soft: #6b7390;
         --mp-accent: #4656d8; --mp-second: #e0912f; }
 .body--dark { --mp-ground: #10131f; --mp-card: #191e2e; --mp-line: #2a3147; --mp-ink: #e8ebf5; --mp-soft: #929bb8;
-        --mp-accent: #8d9bff; --mp-second: #f4c95d; }
+        --mp-accent: #8d9bff; --mp-second: #f4c95d; --q-primary: #8d9bff !important; }
+.body--dark .q-btn.bg-primary { color: #10131f !important; }
 body { background: var(--mp-ground); color: var(--mp-ink); font-family: system-ui, sans-serif; }
 .nicegui-content { padding: 0; max-width: 1240px; margin: 0 auto; width: 100%; }
 .mp-page { padding: 20px 16px 48px; gap: 16px; }
@@ -59,6 +61,18 @@ body { background: var(--mp-ground); color: var(--mp-ink); font-family: system-u
 .q-table__title { font-size: 15px; font-weight: 650; }
 .q-table__bottom--nodata .q-icon { display: none; }
 .q-table tbody td { font-variant-numeric: tabular-nums; }
+.mp-cell { display: inline-block; min-width: 160px; }
+@media (max-width: 640px) {
+  .mp-cards thead { display: none; }
+  .mp-cards .q-table, .mp-cards tbody { display: block; }
+  .mp-cards tbody tr { display: grid; grid-template-columns: 1fr 1fr; gap: 2px 12px; padding: 12px 14px; height: auto; }
+  .mp-cards tbody tr + tr { border-top: 1px solid var(--mp-line); }
+  .mp-cards tbody td { display: block; border: 0 !important; padding: 3px 0 !important; height: auto !important;
+        text-align: left !important; min-width: 0; overflow-wrap: anywhere; }
+  .mp-cards tbody td:first-child, .mp-cards .mp-wide { grid-column: 1 / -1; }
+  .mp-cards tbody td::before { display: block; position: static !important; background: none !important;
+        opacity: 1 !important; color: var(--mp-soft); font-size: 11px; line-height: 1.3; }
+}
 @media (max-width: 640px) { .mp-words { display: none; } .mp-link { padding: 6px 7px; } .mp-value { font-size: 21px; } }
 """
 

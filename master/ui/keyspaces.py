@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from moonpool.master.ui.actions import delete
 from moonpool.master.ui.api import Api, Document
 from moonpool.master.ui.frame import count_text
 from moonpool.master.ui.refresh import every
+from moonpool.master.ui.tables import Column, cards_table, show_rows
 from moonpool.schemas.units import format_size
 
 REFRESH_S = 5.0
 KEYSPACES_MAX = 500
 
 COLUMNS = (
-    ("name", "Model", "left"),
-    ("tenant", "Tenant", "left"),
-    ("kind", "Kind", "left"),
-    ("ranks", "Ranks", "right"),
-    ("blocks", "Blocks", "right"),
-    ("size", "Size", "right"),
-    ("hit", "Hit ratio", "right"),
-    ("asked", "Asked for", "right"),
-    ("evicted", "Evicted", "right"),
-    ("pins", "Pins", "right"),
-    ("actions", "", "right"),
+    Column("name", "Model"),
+    Column("tenant", "Tenant"),
+    Column("kind", "Kind"),
+    Column("ranks", "Ranks", "right"),
+    Column("blocks", "Blocks", "right"),
+    Column("size", "Size", "right"),
+    Column("hit", "Hit ratio", "right"),
+    Column("asked", "Asked for", "right"),
+    Column("evicted", "Evicted", "right"),
+    Column("pins", "Pins", "right"),
+    Column("actions", "", "right"),
 )
 
 
 async def show(api: Api) -> None:
     """Fills the page."""
-    columns = [
-        {"name": name, "label": label, "field": name, "align": align, "sortable": name != "actions"}
-        for name, label, align in COLUMNS
-    ]
-    table = ui.table(rows=[], columns=columns, row_key="keyspace", pagination={"rowsPerPage": 25}).classes(
-        "w-full"
-    )
-    table.props('flat no-data-label="No engine has registered a keyspace yet."')
+    table = cards_table("keyspaces", COLUMNS, "keyspace", empty="No engine has registered a keyspace yet.")
     table.add_slot(
         "body-cell-name",
-        r"""<q-td :props="props"><a class="text-primary" :href="'/ui/explorer?keyspace=' + props.row.keyspace">{{ props.row.name }}</a>
+        r"""<q-td :props="props"><a class="text-primary" :href="'explorer?keyspace=' + props.row.keyspace">{{ props.row.name }}</a>
         <div class="mp-mono" style="opacity:.6">{{ props.row.keyspace.slice(0, 12) }}</div></q-td>""",
     )
     table.add_slot(
@@ -51,7 +44,7 @@ async def show(api: Api) -> None:
     )
 
     async def refresh() -> None:
-        table.update_rows([_row(one) for one in await api.items("/keyspaces", limit=KEYSPACES_MAX)])
+        show_rows(table, [_row(one) for one in await api.items("/keyspaces", limit=KEYSPACES_MAX)])
 
     async def clear(event: GenericEventArguments) -> None:
         row: Document = event.args

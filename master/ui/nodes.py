@@ -59,10 +59,10 @@ class NodeCard:
         with card() as self._card:
             with ui.row().classes("items-center w-full no-wrap"):
                 ui.icon("dns").classes("text-xl")
-                ui.label(node["node"]).classes("font-semibold")
+                ui.label(node["node"]).classes("font-semibold whitespace-nowrap")
                 self._state = ui.badge("").props("rounded")
                 ui.space()
-                self._heard = ui.label().classes("mp-note")
+                self._heard = ui.label().classes("mp-note mp-words whitespace-nowrap")
                 self._drain = ui.button("Drain", on_click=lambda: self._turn(api))
                 self._drain.props("flat dense no-caps size=sm")
             self._bar = ui.linear_progress(0.0, show_value=False, size="8px").props("rounded")

@@ -60,7 +60,7 @@ async def show(api: Api) -> None:
         _show_warnings(warnings, health)
         _show_figures(figures, cluster, samples)
         times = [sample["time_s"] for sample in samples]
-        hits.show(_ratios(samples), [(sample["time_s"], sample["ceiling"]) for sample in samples])
+        hits.show(*_ratios(samples))
         memory.show(
             *(list(zip(times, _column(samples, n), strict=True)) for n in ("used_bytes", "capacity_bytes"))
         )
@@ -72,6 +72,7 @@ async def show(api: Api) -> None:
 
 def _show_warnings(column: ui.column, health: Document) -> None:
     column.clear()
+    column.set_visibility(bool(health["reasons"] or health["warnings"]))
     with column:
         for reason in [*health["reasons"], *health["warnings"]]:
             with card().classes("flex-row items-center gap-2 no-wrap"):
@@ -92,9 +93,13 @@ def _show_figures(figures: dict[str, Figure], cluster: Document, samples: Sequen
     first = next(sample for sample in samples if sample["time_s"] >= last["time_s"] - RECENT_S)
     span_s = max(1.0, last["time_s"] - first["time_s"])
     gained = {name: last[name] - first[name] for name in last if isinstance(last[name], int)}
-    asked, total = gained["asked_blocks"], last["asked_blocks"]
-    ceiling = f"ceiling {last['ceiling']:.1%}: {_advice(last)}" if total else "nothing was asked for yet"
-    figures["Hit ratio"].show(f"{gained['hit_blocks'] / asked:.1%}" if asked else "–", ceiling)
+    asked = gained["asked_blocks"]
+    found, ceiling = _recent(first, last)
+    if found is not None and ceiling is not None:
+        figures["Hit ratio"].show(f"{found:.1%}", f"ceiling {ceiling:.1%}: {_advice(ceiling - found)}")
+    else:
+        words = "in the last minute" if last["asked_blocks"] else "yet"
+        figures["Hit ratio"].show("–", f"nothing was asked for {words}")
     figures["Lookups"].show(
         f"{count_text(gained['matches'] / span_s)}/s", f"{count_text(asked / span_s)} blocks/s"
     )
@@ -104,9 +109,19 @@ def _show_figures(figures: dict[str, Figure], cluster: Document, samples: Sequen
         )
 
 
-def _advice(last: Document) -> str:
-    gap = last["ceiling"] - last["hit_blocks"] / last["asked_blocks"]
+def _advice(gap: float) -> str:
     return f"memory can add {gap:.1%}" if gap >= 0.01 else "memory adds nothing"
+
+
+def _recent(first: Document, last: Document) -> tuple[float, float] | tuple[None, None]:
+    """(hit ratio, its ceiling) of what was asked for between two samples; none where nothing was. The ceiling is counted
+    from the start, so what is left of it here is an estimate."""
+    asked = last["asked_blocks"] - first["asked_blocks"]
+    if not asked:
+        return None, None
+    found = (last["hit_blocks"] - first["hit_blocks"]) / asked
+    ideal = last["ceiling"] * last["asked_blocks"] - first["ceiling"] * first["asked_blocks"]
+    return found, min(1.0, max(found, ideal / asked))
 
 
 def _column(samples: Sequence[Document], name: str) -> list[float]:
@@ -120,14 +135,15 @@ def _rates(samples: Sequence[Document], name: str) -> Points:
     ]
 
 
-def _ratios(samples: Sequence[Document]) -> Points:
-    """Of the minute before each sample: single ones jump."""
-    points: Points = []
+def _ratios(samples: Sequence[Document]) -> tuple[Points, Points]:
+    """Hit ratio and ceiling of the minute before each sample: single ones jump."""
+    found: Points = []
+    ceilings: Points = []
     first = 0
     for sample in samples:
         while samples[first]["time_s"] < sample["time_s"] - RECENT_S:
             first += 1
-        asked = sample["asked_blocks"] - samples[first]["asked_blocks"]
-        hit = sample["hit_blocks"] - samples[first]["hit_blocks"]
-        points.append((sample["time_s"], hit / asked if asked else None))
-    return points
+        ratio, ceiling = _recent(samples[first], sample)
+        found.append((sample["time_s"], ratio))
+        ceilings.append((sample["time_s"], ceiling))
+    return found, ceilings

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import FastAPI, Request
 from nicegui import ui
 
-from moonpool.master.ui import activity, explorer, keyspaces, login, nodes, overview
+from moonpool.master.ui import activity, explorer, keyspaces, login, nodes, overview, tenants
 from moonpool.master.ui.api import Api, Refusal
 from moonpool.master.ui.frame import frame, to_login
 
@@ -17,6 +17,7 @@ PAGES: dict[str, tuple[str, Show]] = {
     "/": ("Overview", overview.show),
     "/nodes": ("Nodes", nodes.show),
     "/keyspaces": ("Keyspaces", keyspaces.show),
+    "/tenants": ("Tenants", tenants.show),
     "/explorer": ("Explorer", explorer.show),
     "/activity": ("Activity", activity.show),
 }

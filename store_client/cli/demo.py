@@ -42,7 +42,7 @@ def demo(
             print_table("Two engines, one pool", COLUMNS, as_table(rows))
         if hold:
             if stage.http:
-                say(f"its REST interface stays at {stage.http}/api/v1")
+                say(f"the dashboard stays at {stage.http}/ui, its REST interface at {stage.http}/api/v1")
             say(
                 f"the pool stays at {stage.master}; try: moonpool status --master {stage.master}    stop: Ctrl-C"
             )

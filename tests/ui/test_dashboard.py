@@ -15,7 +15,7 @@ from moonpool.master.ui.sessions import SESSION_S, SESSIONS_MAX, Sessions
 
 pytestmark = pytest.mark.browser
 
-PATHS = ("/ui/", "/ui/nodes", "/ui/keyspaces", "/ui/explorer", "/ui/activity")
+PATHS = ("/ui/", "/ui/nodes", "/ui/keyspaces", "/ui/tenants", "/ui/explorer", "/ui/activity")
 WAIT_MS = 20_000
 
 
@@ -100,7 +100,41 @@ def test_a_block_is_pinned_and_unpinned_and_deleted_after_a_question(
 def test_what_happened_is_listed(visit: Visit) -> None:
     page = visit.open("/ui/activity")
     see(page, "Events")
-    see(page, "Slow calls")
+    see(page, "Calls over 100 ms")
+    see(page, "96 tokens")
+    page.locator(".mp-top a").first.click()
+    page.wait_for_url("**/ui/explorer?*block=*", timeout=WAIT_MS)
+    see(page, "Block 0")
+
+
+def test_a_tenant_gets_a_quota(visit: Visit) -> None:
+    page = visit.open("/ui/tenants")
+    see(page, "no quota")
+    page.get_by_role("button", name="Quota").click()
+    page.get_by_label("Quota", exact=True).fill("much")
+    page.get_by_role("button", name="Set").click()
+    see(page, "much")
+    for size, shown in (("10MB", "of 10.0 MiB"), ("0", "no quota")):
+        page.get_by_role("button", name="Quota").click()
+        page.get_by_label("Quota", exact=True).fill(size)
+        page.get_by_role("button", name="Set").click()
+        see(page, shown)
+    page.get_by_label("Delete tenant").click()
+    see(page, "Delete tenant default?")
+    expect(page.get_by_role("button", name="Do it")).to_be_disabled(timeout=WAIT_MS)
+    page.get_by_role("button", name="Cancel").click()
+
+
+def test_a_table_is_cards_on_a_phone(pool: DashboardPool, browser: Browser) -> None:
+    with browser.new_context(viewport={"width": 390, "height": 800}) as context:
+        page = Visit(context.new_page(), pool.url).open("/ui/keyspaces")
+        see(page, "tiny/model")
+        cells = page.locator(".mp-keyspaces tbody tr").first.locator("td")
+        for cell in cells.all():
+            box = cell.bounding_box()
+            assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390, cell.inner_text()
+        label = cells.nth(6).evaluate("(cell) => getComputedStyle(cell, '::before').content")
+        assert label == '"Hit ratio"'
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
