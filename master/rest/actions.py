@@ -47,7 +47,10 @@ PIN_S_MAX = 10 * 365 * 86400.0
 class Order(BaseModel):
     """What to do it to."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"selection": {"request_id": "cmpl-17"}, "dry_run": True}]},
+    )
 
     selection: Selection
     dry_run: bool = Field(False, description="only say what would happen")
@@ -69,7 +72,7 @@ class Pinning(Order):
 class Draining(BaseModel):
     """Whether a node is to be emptied."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"on": True, "dry_run": True}]})
 
     on: bool = Field(True, description="false: it takes new blocks again")
     dry_run: bool = Field(False, description="only say whether that would change anything")

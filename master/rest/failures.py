@@ -48,10 +48,10 @@ STATUSES: tuple[tuple[type[MoonpoolError], int], ...] = (
 class ErrorFacts(BaseModel):
     """What went wrong."""
 
-    code: int = Field(description="the error's number, as in docs/errors.md")
-    name: str = Field(description="its class there")
-    message: str = Field(description="a sentence for people")
-    details: dict[str, Any] = Field(description="the facts in that sentence")
+    code: int = Field(description="the error's number, as in docs/errors.md", examples=[-704])
+    name: str = Field(description="its class there", examples=["NotFound"])
+    message: str = Field(description="a sentence for people", examples=["node n9 is not in the pool"])
+    details: dict[str, Any] = Field(description="the facts in that sentence", examples=[{"key": "node n9"}])
 
 
 class ErrorDocument(BaseModel):

@@ -31,7 +31,9 @@ SAMPLES_MAX = 600
 COUNTS = ("blocks", "matches", "asked_blocks", "hit_blocks", "written_blocks", "evicted_blocks")
 """Fields that add up over masters."""
 
-MomentCursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,13}(\.[0-9]{1,6})?$", description=WORDS)]
+MomentCursor = Annotated[
+    str | None, Query(pattern=r"^[0-9]{1,13}(\.[0-9]{1,6})?$", description=WORDS, examples=["1760000000.5"])
+]
 
 
 class Sample(BaseModel):

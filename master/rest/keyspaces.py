@@ -135,7 +135,9 @@ async def keyspaces(
     views: Views,
     others: Others,
     identity: Known,
-    tenant: Annotated[str | None, Query(max_length=128, description="only this tenant's")] = None,
+    tenant: Annotated[
+        str | None, Query(max_length=128, description="only this tenant's", examples=["red"])
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> ClusterPage[Keyspace]:
@@ -168,7 +170,11 @@ async def blocks(
     identity: Tenant,
     only: Annotated[
         str | None,
-        Query(pattern="^(first|pinned)$", description="first: blocks that chains begin with; pinned: those"),
+        Query(
+            pattern="^(first|pinned)$",
+            description="first: blocks that chains begin with; pinned: those",
+            examples=["first"],
+        ),
     ] = None,
     cursor: RowCursor = None,
     limit: Limit = 100,

@@ -19,18 +19,22 @@ from moonpool.master.rest.parts import MasterParts
 
 NUMBER_MAX = 10**15 - 1
 CURSOR_CHARS_MAX = 8192
+EXAMPLE = "1760000000012@10.0.0.7:50051,1760000000017@10.0.0.8:50051"
 
 _NUMBER = r"[0-9]{1,15}"
 _NAMED = rf"{_NUMBER}@[A-Za-z0-9.:_\[\]-]{{1,255}}"
 PATTERN = rf"^({_NUMBER}|{_NAMED}(,{_NAMED})*)$"
 
-NumbersCursor = Annotated[str | None, Query(max_length=CURSOR_CHARS_MAX, pattern=PATTERN, description=WORDS)]
+NumbersCursor = Annotated[
+    str | None, Query(max_length=CURSOR_CHARS_MAX, pattern=PATTERN, description=WORDS, examples=[EXAMPLE])
+]
 LastEvent = Annotated[
     str | None,
     Header(
         max_length=CURSOR_CHARS_MAX,
         pattern=PATTERN,
         description="id of the newest event that was seen; none: only new ones",
+        examples=[EXAMPLE],
     ),
 ]
 

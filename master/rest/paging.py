@@ -12,20 +12,23 @@ Item = TypeVar("Item")
 Other = TypeVar("Other")
 
 LIMIT_MAX = 1000
+PLACE = f"000003-{'00' * 16}-0000000017-1760000000000"
+"""An example of a block's place in lists, see row_cursor.py."""
+
+WORDS = "where the page begins: `next_cursor` of the page before; none: the first"
 
 Cursor = Annotated[
     str | None,
-    Query(
-        max_length=512, description="where the page begins: `next_cursor` of the page before; none: the first"
-    ),
+    Query(max_length=512, description=WORDS, examples=["node"]),
 ]
-WORDS = "where the page begins: `next_cursor` of the page before; none: the first"
 
 RowCursor = Annotated[
     str | None,
-    Query(pattern=r"^[0-9]{6}-[0-9a-f]{32}-[0-9]{10}-[0-9]{1,19}$", description=WORDS),
+    Query(pattern=r"^[0-9]{6}-[0-9a-f]{32}-[0-9]{10}-[0-9]{1,19}$", description=WORDS, examples=[PLACE]),
 ]
-HashCursor = Annotated[str | None, Query(pattern=r"^([0-9a-f]{32}|[0-9a-f]{64})$", description=WORDS)]
+HashCursor = Annotated[
+    str | None, Query(pattern=r"^([0-9a-f]{32}|[0-9a-f]{64})$", description=WORDS, examples=["ab" * 32])
+]
 
 Limit = Annotated[int, Query(ge=1, le=LIMIT_MAX, description="items of a page at most")]
 
@@ -37,7 +40,9 @@ class Page(BaseModel, Generic[Item]):
     model_config = ConfigDict(json_schema_extra={"description": "A piece of a list."})
 
     items: list[Item] = Field(description="in the order of the list")
-    next_cursor: str | None = Field(description="ask with it for the next page; null: this was the last")
+    next_cursor: str | None = Field(
+        description="ask with it for the next page; null: this was the last", examples=[None]
+    )
 
 
 def page_of(items: Sequence[Item], key: Callable[[Item], str], cursor: str | None, limit: int) -> Page[Item]:

@@ -32,7 +32,9 @@ class Prompt(BaseModel):
     )
 
     hashes: list[Annotated[str, Field(pattern=f"^{HASH}$")]] = Field(min_length=1, max_length=HASHES_MAX)
-    keyspace: str | None = Field(None, pattern="^[0-9a-f]{32}$", description="null: all of the tenant's")
+    keyspace: str | None = Field(
+        None, pattern="^[0-9a-f]{32}$", description="null: all of the tenant's", examples=["00" * 16]
+    )
 
 
 async def prefixes_of(
@@ -78,7 +80,8 @@ async def route(
     others: Others,
     identity: Tenant,
     keyspace: Annotated[
-        str | None, Query(pattern="^[0-9a-f]{32}$", description="null: all of the tenant's")
+        str | None,
+        Query(pattern="^[0-9a-f]{32}$", description="null: all of the tenant's", examples=["00" * 16]),
     ] = None,
 ) -> Prefixes:
     """Nodes and engines scored by how much of the prompt they have near, for routers without an index of their own."""

@@ -13,7 +13,6 @@ from moonpool.master.rest.parts import MasterParts
 from moonpool.master.table import Table
 from moonpool.schemas.errors import InvalidParams
 
-CURSOR_EXAMPLE = f"000003-{'00' * 16}-0000000017-1760000000000"
 PATTERN = re.compile(r"([0-9]{6})-([0-9a-f]{32})-([0-9]{10})-([0-9]{1,19})")
 
 

@@ -8,8 +8,9 @@ from pydantic import BaseModel, Field
 
 from moonpool.master.columns import NO_ROW
 from moonpool.master.copies import Place
+from moonpool.master.rest.paging import PLACE
 from moonpool.master.rest.parts import MasterParts
-from moonpool.master.rest.row_cursor import CURSOR_EXAMPLE, cursor_of
+from moonpool.master.rest.row_cursor import cursor_of
 from moonpool.master.table import Table
 from moonpool.schemas.access import Identity
 from moonpool.schemas.errors import InvalidKey, KeyspaceUnknown, MoonpoolError, NotFound
@@ -49,7 +50,7 @@ class Block(BaseModel):
     shard: int = Field(description="of the index", examples=[0])
     cursor: str = Field(
         description="where it stands in lists of blocks: a page asked for with it begins behind this block",
-        examples=[CURSOR_EXAMPLE],
+        examples=[PLACE],
     )
     position: int = Field(description="in its chain, in blocks", examples=[7])
     parent: str | None = Field(
@@ -57,7 +58,8 @@ class Block(BaseModel):
     )
     children: int = Field(description="blocks that hang on it directly, in its run", examples=[2])
     run_ends: bool = Field(
-        description="whether the next block begins another run, which isn't linked to this one"
+        description="whether the next block begins another run, which isn't linked to this one",
+        examples=[False],
     )
     ready: bool = Field(description="whether it and all before it in its run are whole", examples=[True])
     ranks: int = Field(description="distinct shards of a block", examples=[8])

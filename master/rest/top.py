@@ -38,7 +38,7 @@ class TopPrefixDocument(BaseModel):
         description="lookups of late: every quarter of an hour counts half of the next", examples=[120.5]
     )
     found: float = Field(description="those that found the block in the pool", examples=[118.0])
-    ready: bool = Field(description="whether it is there now")
+    ready: bool = Field(description="whether it is there now", examples=[True])
     shared_blocks: int = Field(
         description="that all of these prompts in the pool begin with, up to a run's end", examples=[12]
     )
@@ -62,7 +62,8 @@ async def top_prefixes(
     others: Others,
     identity: Tenant,
     keyspace: Annotated[
-        str | None, Query(pattern="^[0-9a-f]{32}$", description="null: all of the tenant's")
+        str | None,
+        Query(pattern="^[0-9a-f]{32}$", description="null: all of the tenant's", examples=["00" * 16]),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="prefixes at most")] = 20,
 ) -> TopPrefixList:

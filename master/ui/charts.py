@@ -45,7 +45,7 @@ class Chart:
     ) -> None:
         options: Options = {
             "animation": False,
-            "grid": {"left": 8, "right": 12, "top": 34, "bottom": 4, "containLabel": True},
+            "grid": {"left": 8, "right": 24, "top": 34, "bottom": 4, "containLabel": True},
             "legend": {
                 "top": 0,
                 "left": 0,

@@ -35,7 +35,7 @@ STYLE = """
         --mp-accent: #4656d8; --mp-second: #e0912f; }
 .body--dark { --mp-ground: #10131f; --mp-card: #191e2e; --mp-line: #2a3147; --mp-ink: #e8ebf5; --mp-soft: #929bb8;
         --mp-accent: #8d9bff; --mp-second: #f4c95d; --q-primary: #8d9bff !important; }
-.body--dark .q-btn.bg-primary { color: #10131f !important; }
+.body--dark .q-btn.bg-primary .q-btn__content { color: #10131f; }
 body { background: var(--mp-ground); color: var(--mp-ink); font-family: system-ui, sans-serif; }
 .nicegui-content { padding: 0; max-width: 1240px; margin: 0 auto; width: 100%; }
 .mp-page { padding: 20px 16px 48px; gap: 16px; }

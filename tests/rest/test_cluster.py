@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fastapi.testclient import TestClient
 from support.rest_master import HASHES, RestMaster
@@ -138,5 +140,14 @@ def test_the_openapi_is_complete(client: TestClient) -> None:
             assert operation["summary"] and operation["description"], f"{method} {path}"
             for parameter in operation.get("parameters", ()):
                 assert parameter.get("description") or parameter["schema"].get("description"), parameter
+                assert shown(parameter) or shown(parameter["schema"]), f"{method} {path} {parameter['name']}"
     for name, schema in document["components"]["schemas"].items():
         assert schema.get("description"), name
+        for field, about in schema.get("properties", {}).items():
+            assert shown(schema) or shown(about), f"{name}.{field} has no example"
+
+
+def shown(schema: dict[str, Any]) -> bool:
+    """Whether a reader of the OpenAPI sees a value of it: an example, a default, or what it refers to."""
+    said = schema.keys() & {"example", "examples", "default", "enum", "const", "$ref"}
+    return bool(said) or "$ref" in schema.get("items", {})
