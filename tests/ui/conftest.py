@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 from support.dashboard_pool import DashboardPool
 
 CHROMIUM = "/usr/bin/chromium"
@@ -20,6 +20,9 @@ FLAGS = (
     "--disable-sync",
 )
 
+NOT_OURS = "net::ERR_NETWORK_CHANGED"
+"""Some program of this machine, tests/chaos for one, has made or removed a network interface: Chromium asks again."""
+
 
 @dataclass
 class Visit:
@@ -30,9 +33,13 @@ class Visit:
     faults: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
+        self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("request", self._see)
+
+    def _hear(self, said: ConsoleMessage) -> None:
+        if said.type == "error" and NOT_OURS not in said.text:
+            self.faults.append(said.text)
 
     def _see(self, request: Request) -> None:
         if not request.url.startswith((self.base, self.base.replace("http", "ws", 1), "data:", "blob:")):
