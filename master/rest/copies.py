@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from moonpool.master.copies import COPIES_MAX
@@ -13,6 +12,7 @@ from moonpool.master.rest.access import Admin, Reader
 from moonpool.master.rest.actions import HASHES_A_CALL, Order, Outcome, everywhere
 from moonpool.master.rest.cluster_pages import ClusterPage, cluster_page
 from moonpool.master.rest.failures import responses
+from moonpool.master.rest.keyspaces import KeyspaceId
 from moonpool.master.rest.limits import ANSWER_TIMEOUT_S
 from moonpool.master.rest.operator import tell
 from moonpool.master.rest.others import ACT_TIMEOUT_S, UNANSWERED, Others, Unanswered, with_own
@@ -113,7 +113,7 @@ def _requests(found: Selected, order: WarmUp) -> list[Warm]:
 
 @router.put("/keyspaces/{keyspace}/replicas", summary="How many copies the blocks of a keyspace should have")
 async def replicas(
-    keyspace: Annotated[str, Path(max_length=64)],
+    keyspace: KeyspaceId,
     order: Replicas,
     views: Views,
     others: Others,
@@ -154,4 +154,10 @@ async def drains(
         known = total.setdefault(one.node, one)
         for name in ("moved", "moved_bytes", "left", "left_bytes", "no_space") if known is not one else ():
             setattr(known, name, getattr(known, name) + getattr(one, name))
-    return cluster_page(list(total.values()), found.unanswered, lambda document: document.node, cursor, limit)
+    return cluster_page(
+        [total[name] for name in sorted(total)],
+        found.unanswered,
+        lambda document: document.node,
+        cursor,
+        limit,
+    )
