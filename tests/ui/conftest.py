@@ -21,7 +21,8 @@ FLAGS = (
 )
 
 NOT_OURS = "net::ERR_NETWORK_CHANGED"
-"""Some program of this machine, tests/chaos for one, has made or removed a network interface: Chromium asks again."""
+"""Some program of this machine, tests/chaos for one, has made or removed a network interface, and Chromium gave up what it was loading."""
+LOADS_MAX = 5
 
 
 @dataclass
@@ -33,12 +34,17 @@ class Visit:
     faults: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._disturbed = False
         self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("request", self._see)
 
     def _hear(self, said: ConsoleMessage) -> None:
-        if said.type == "error" and NOT_OURS not in said.text:
+        if said.type != "error":
+            return
+        if NOT_OURS in said.text:
+            self._disturbed = True
+        else:
             self.faults.append(said.text)
 
     def _see(self, request: Request) -> None:
@@ -47,7 +53,11 @@ class Visit:
 
     def open(self, path: str) -> Page:
         """Goes there."""
-        self.page.goto(self.base + path, wait_until="load")
+        for _ in range(LOADS_MAX):
+            self._disturbed = False
+            self.page.goto(self.base + path, wait_until="load")
+            if not self._disturbed:
+                break
         return self.page
 
 
