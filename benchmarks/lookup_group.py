@@ -54,6 +54,8 @@ def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result
         (8, scale.lookup_blocks, "lookup_tp8"),
         (1, scale.lookup_blocks_many, "lookup_tp1_5m"),
     ):
+        if not blocks:
+            continue
         with ExitStack() as stack:
             progress.step(f"{name}: filling both masters")
             sides = _sides(stack, world, blocks // scale.prompt_blocks, scale)

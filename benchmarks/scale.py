@@ -1,13 +1,14 @@
-"""How large a run is: in full, or the quick form that a test runs to see that every case works."""
+"""How large a run is: ordinary, in full, or the quick form that a test runs to see that every case works."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Numbers that the groups read. `samples`: at most, a case; `case_s`: no new sample after so long."""
+    """Numbers that the groups read. `samples`: at most, a case; `case_s`: no new sample after so long. Left out are batches
+    of more than `batch_bytes_max`, and lookups among `lookup_blocks_many` where that is 0."""
 
     quick: bool
     samples: int
@@ -16,6 +17,7 @@ class Scale:
     arena_bytes: int
     sizes: dict[str, int]
     batches: dict[str, int]
+    batch_bytes_max: int
     small_batch: int
     calls: int
     keys: int
@@ -39,6 +41,7 @@ FULL = Scale(
     arena_bytes=513 << 20,
     sizes={"64k": 64 << 10, "256k": 256 << 10, "1m": 1 << 20, "4m": 4 << 20},
     batches={"b16": 16, "b128": 128},
+    batch_bytes_max=512 << 20,
     small_batch=1000,
     calls=300,
     keys=300_000,
@@ -54,6 +57,16 @@ FULL = Scale(
     churn_s=1.0,
 )
 
+ORDINARY = replace(
+    FULL,
+    samples=5,
+    case_s=1.0,
+    pool_bytes=640 << 20,
+    arena_bytes=129 << 20,
+    batch_bytes_max=128 << 20,
+    lookup_blocks_many=0,
+)
+
 QUICK = Scale(
     quick=True,
     samples=2,
@@ -63,6 +76,7 @@ QUICK = Scale(
     # Names stay, so that both forms have the same cases; what they name shrinks.
     sizes={"64k": 16 << 10, "256k": 32 << 10, "1m": 64 << 10, "4m": 80 << 10},
     batches={"b16": 2, "b128": 4},
+    batch_bytes_max=512 << 20,
     small_batch=50,
     calls=4,
     keys=2000,

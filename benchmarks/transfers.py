@@ -23,6 +23,8 @@ def cases(scale: Scale, workers: list[Worker], place: str, progress: Progress) -
     for size_name, size in scale.sizes.items():
         for fragments in FRAGMENTS:
             for batch_name, batch in scale.batches.items():
+                if batch * size > scale.batch_bytes_max:
+                    continue
                 name = f"{size_name}_f{fragments}_{batch_name}"
                 progress.step(f"put, get {place} {name}")
                 mine = [w for w in workers if w.name != "redis" or name in REDIS_SHAPES]

@@ -23,6 +23,12 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes, few samples: to see that it works.")
     ] = False,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Also 5 million blocks and batches of 512 MiB, with more samples: an hour."
+        ),
+    ] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.")] = None,
     save: Annotated[Path | None, typer.Option(help="Write what --json prints to this file too.")] = None,
     as_json: AsJson = False,
@@ -32,11 +38,11 @@ def bench(
     from moonpool.benchmarks.page import page
     from moonpool.benchmarks.progress import Progress
     from moonpool.benchmarks.results import as_json as document
-    from moonpool.benchmarks.scale import FULL, QUICK
+    from moonpool.benchmarks.scale import FULL, ORDINARY, QUICK
     from moonpool.benchmarks.table import COLUMNS, rows
     from moonpool.store_client.cli.output import print_json, print_table
 
-    results = run_groups(groups or [], QUICK if quick else FULL, Progress())
+    results = run_groups(groups or [], QUICK if quick else FULL if full else ORDINARY, Progress())
     found = document(results)
     if save:
         save.write_text(json.dumps(found))
