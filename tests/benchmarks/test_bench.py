@@ -13,6 +13,10 @@ from typing import Any
 import bench_table
 import pytest
 
+from moonpool.benchmarks import lookup_group, transfers
+from moonpool.benchmarks.progress import Progress
+from moonpool.benchmarks.scale import FULL, ORDINARY, Scale
+
 pytestmark = pytest.mark.mooncake
 
 PLACES = ("host", "tcp")
@@ -96,6 +100,23 @@ def test_opponents_and_limits_ran_beside_it(document: dict[str, Any]) -> None:
         assert (case["ratio_to_mooncake"] is not None) >= (compared and not failures)
         moved = case["group"] in ("put", "get", "small", "latency")
         assert (case["ratio_to_limit"] is not None) >= (compared and moved)
+
+
+@pytest.mark.parametrize(
+    ("scale", "left_out"), [(FULL, ""), (ORDINARY, "5m 4m_f1_b128 4m_f32_b128 4m_f128_b128")]
+)
+def test_the_ordinary_form_leaves_out_what_takes_longest(
+    monkeypatch: pytest.MonkeyPatch, scale: Scale, left_out: str
+) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(transfers, "_case", lambda scale, workers, name, shape: names.append(name) or [])
+    monkeypatch.setattr(lookup_group, "_case", lambda scale, sides, name, clients: names.append(name) or [])
+    monkeypatch.setattr(lookup_group, "_sides", lambda *_: [])
+    transfers.cases(scale, [], "host", Progress())
+    lookup_group.run(scale, Progress(), frozenset({"lookup"}))
+    lookups = {name for group, name in other_cases() if group == "lookup" and not name.endswith("_cpu")}
+    every = lookups | {f"host_{shape}" for shape in SHAPES}
+    assert every - set(names) == {name for name in every if any(part in name for part in left_out.split())}
 
 
 def test_contents_were_verified(document: dict[str, Any]) -> None:
