@@ -142,7 +142,7 @@ class Getter:
     def read(self, wanted: Wanted, places: Places, again: Callable[[], Places], deadline_s: float) -> U8:
         """A Status an object. `again` locates the same objects once more; it may raise. Raises nothing."""
         good = (places.generations != 0) & (places.lengths == wanted.lengths)
-        if good.all() and len(places.segments) == 1:  # the usual case
+        if len(good) and good.all() and len(places.segments) == 1:  # the usual case
             statuses = self._read_segment(places.segments[0], wanted, places, deadline_s)
             if (statuses == _OK).all():
                 return statuses

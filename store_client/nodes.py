@@ -63,7 +63,8 @@ class NodeLink:
             with self._guard.call(start_s):
                 statuses = [_KNOWN[part] for part in do()]
                 good = [part == _OK for part in statuses]
-                if not any(map(np.any, good)) and all((part == _FAILED).all() for part in statuses):
+                moved_some = any(map(np.any, good)) or not any(map(len, good))
+                if not moved_some and all((part == _FAILED).all() for part in statuses):
                     raise TransferFailed(peer=self.info.node, reason="nothing went through")
                 self.failed = False
                 moved = sum(int(part[moves].sum()) for part, moves in zip(lengths, good, strict=True))

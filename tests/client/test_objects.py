@@ -100,6 +100,16 @@ def test_a_status_that_nobody_knows_is_a_failure(
         assert statuses == [Status.OK, Status.FAILED, Status.OK]
 
 
+def test_an_object_larger_than_its_memory_is_no_failure_of_its_node(client: StoreClient) -> None:
+    key = name(client, "too large")
+    assert client.put(key, b"0123456789") == Status.OK
+    client.take_telemetry()
+    (got,) = client.batch_get_into_multi_buffers([key], [[bytearray(5)]])
+    assert (got.status, got.size_bytes) == (Status.TOO_LARGE, 10)
+    assert client.take_telemetry().open_breakers["node"] == 0
+    assert client.get(key) == b"0123456789"
+
+
 def test_kinds_of_buffers(client: StoreClient) -> None:
     values = [bytearray(b"abc"), np.arange(100, dtype=np.float32), torch.arange(50, dtype=torch.bfloat16)]
     keys = [name(client, f"kind {i}") for i in range(3)]
