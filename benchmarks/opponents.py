@@ -117,6 +117,23 @@ class RedisServer(OtherServer):
         return ["redis-server", "--port", str(self.port), "--save", "", "--appendonly", "no"]
 
 
+class EtcdServer(OtherServer):
+    """One etcd, with its data in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+        self._peers = f"http://127.0.0.1:{_free_port()}"
+
+    def command(self) -> Sequence[str]:
+        """See OtherServer."""
+        clients = f"http://127.0.0.1:{self.port}"
+        words = ["etcd", "--name", "bench", "--data-dir", f"{self._folder}/etcd"]
+        words += ["--listen-client-urls", clients, "--advertise-client-urls", clients]
+        words += ["--listen-peer-urls", self._peers, "--initial-advertise-peer-urls", self._peers]
+        return [*words, "--initial-cluster", f"bench={self._peers}"]
+
+
 def _package(name: str) -> Path:
     """The folder of a package, which is not imported."""
     spec = importlib.util.find_spec(name)

@@ -1,17 +1,22 @@
-"""How soon a master that was killed answers again, with a million blocks in its file store.
+"""How soon a master that was killed answers again, with a million blocks in its file store, and over etcd where that is
+installed: there the end of its lease is waited for.
 
 Names: takeover_first_hit (kill to the first match, the node coming back at once), takeover_log (to all rows of the entry
-log), takeover_all (to the end of the node's inventory). Each counts the start of the process.
+log), takeover_all (to the end of the node's inventory); takeover_etcd_first_hit and so on. Each counts the start of the
+process.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
+from moonpool.benchmarks.opponents import EtcdServer
 from moonpool.benchmarks.paper_node import PaperNode, chain_entries
 from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.prompts import chain, lookup_spec
@@ -37,29 +42,37 @@ Facts = dict[str, int | float | str]
 
 
 def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result]:
-    """Three cases of one restart."""
+    """Three cases of one restart for each store."""
     blocks = scale.memory_blocks // scale.prompt_blocks * scale.prompt_blocks
-    with tempfile.TemporaryDirectory(prefix="moonpool-bench-") as folder:
-        progress.step("filling a master and its log")
-        segment = _fill(folder, blocks, scale.prompt_blocks)
-        progress.step("the next one takes over")
-        times = _take_over(folder, blocks, scale.prompt_blocks, segment)
     results = []
-    for case, seconds in times.items():
-        samples = Samples(f"takeover_{case}", "takeover", "ms")
-        samples.add("moonpool", [seconds * 1e3], verified=True)
-        results += samples.results()
+    for kind in ("", "etcd_") if shutil.which("etcd") else ("",):
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="moonpool-bench-"))
+            store = f"file:{folder}/state"
+            if kind:
+                store = f"etcd://127.0.0.1:{stack.enter_context(EtcdServer(folder)).port}"
+            progress.step(f"filling a master and its log in {store.partition(':')[0]}")
+            segment = _fill(store, blocks, scale.prompt_blocks)
+            progress.step("the next one takes over")
+            times = _take_over(store, blocks, scale.prompt_blocks, segment)
+        for case, seconds in times.items():
+            samples = Samples(f"takeover_{kind}{case}", "takeover", "ms")
+            samples.add("moonpool", [seconds * 1e3], verified=True)
+            results += samples.results()
     return results
 
 
-def _master(folder: str) -> Server:
-    values = {"store": f"file:{folder}/state", "suspect_after_s": 600, "log_every_s": 1}
+def _master(store: str) -> Server:
+    values = {"store": store, "shards": 1, "suspect_after_s": 600, "log_every_s": 1}
     words = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
     return Server("moonpool.store_client.cli.main", ["master", "--port", "0", "--verbose", *words])
 
 
-def _client(address: str) -> RpcConnection:
-    return RpcConnection(address, Hello(PROTOCOL_VERSION, "client", "bench"), decode_from_master)
+def _serving(address: str) -> RpcConnection:
+    """A client, as soon as the master has its shard."""
+    client = RpcConnection(address, Hello(PROTOCOL_VERSION, "client", "bench"), decode_from_master)
+    _until(client, lambda facts: facts["shards_owned"] == 1, "its shard")
+    return client
 
 
 def _facts(client: RpcConnection) -> Facts:
@@ -88,10 +101,11 @@ def _inventory(node: PaperNode, blocks: int, length: int) -> None:
     node.finish_inventory()
 
 
-def _fill(folder: str, blocks: int, length: int) -> bytes:
+def _fill(store: str, blocks: int, length: int) -> bytes:
     """Returns the node's segment. The master is killed when its log is written."""
-    with _master(folder) as master:
-        client = _client(master.address)
+    with _master(store) as master:
+        client = _serving(master.address)
+        _until(client, lambda facts: facts["log_shards_read"] == 1, "its empty log")
         client.call(RegisterKeyspace(lookup_spec(1)), time.monotonic() + 60)
         node = PaperNode(master.address, lookup_spec(1))
         _inventory(node, blocks, length)
@@ -102,11 +116,12 @@ def _fill(folder: str, blocks: int, length: int) -> bytes:
     return node.segment
 
 
-def _take_over(folder: str, blocks: int, length: int, segment: bytes) -> dict[str, float]:
+def _take_over(store: str, blocks: int, length: int, segment: bytes) -> dict[str, float]:
     began_s = time.monotonic()
     times: dict[str, float] = {}
-    with _master(folder) as master:
-        node, client = PaperNode(master.address, lookup_spec(1), segment), _client(master.address)
+    with _master(store) as master:
+        client = _serving(master.address)
+        node = PaperNode(master.address, lookup_spec(1), segment)
         first = b"".join(chain("chain-0", length)[:64])
         while not _ready(client, first):
             time.sleep(0.005)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -61,7 +62,8 @@ def other_cases() -> set[tuple[str, str]]:
     return found
 
 
-ALONE = {("takeover", f"takeover_{what}") for what in ("first_hit", "log", "all")}
+STORES = ("", "etcd_") if shutil.which("etcd") else ("",)
+ALONE = {("takeover", f"takeover_{store}{what}") for store in STORES for what in ("first_hit", "log", "all")}
 """Cases that nobody else has: Mooncake's master keeps nothing to take over."""
 
 
