@@ -135,16 +135,17 @@ class MasterHandler:
         if isinstance(message, Clear) and not message.dry_run:
             keyspace = message.keyspace.hex()
             self.events.add("removal", f"keyspace {keyspace} is cleared", keyspace=keyspace)
-        if not outcome.awaits:
+        missed = self._hard.unheard(message) if self._hard is not None else {}
+        if not outcome.awaits and not missed:
             self._push(outcome.pushes)
             return _after(voided, reply) if voided is not None else reply
-        drops = {(to, drop.drop_id): drop for to, drop in outcome.pushes if isinstance(drop, Drop)}
+        drops = {(to, drop.drop_id): drop for to, drop in outcome.pushes if isinstance(drop, Drop)} | missed
         wait_s = min(max(message.wait_ms, 0), WAIT_MS_MAX) / 1000
         # Before the pushes, and not in a task: no confirmation can come too early to be seen.
         reachable = [key for key in outcome.awaits if key[0] in self._nodes]
         waiting = self._confirmations.expect(reachable, wait_s)
         self._push(outcome.pushes)
-        away = [key for key in outcome.awaits if key not in reachable]
+        away = [*missed, *(key for key in outcome.awaits if key not in reachable)]
         removed = self._removed(message, reply, drops, pinned, away, waiting)
         return _both(voided, removed) if voided is not None else removed
 
@@ -237,6 +238,7 @@ class MasterHandler:
         peer.data.update(segment=segment, node=message.info.node)
         if self._hard is not None:
             self._hard.announced(segment)
+            self._hard.nodes.look()
         if earlier is not peer:
             log.info("node %s announces segment %s from %s", message.info.node, segment.hex(), peer.name)
             if earlier is not None:

@@ -14,9 +14,12 @@ from moonpool.master.cluster_wide import ClusterWide
 from moonpool.master.confirmations import DropKey
 from moonpool.master.core import MasterCore, Origin
 from moonpool.master.entry_log.logs import EntryLogs
+from moonpool.master.entry_log.sweep import log_prefix
+from moonpool.master.entry_log.voids import void_prefix
+from moonpool.master.known_nodes import KnownNodes
 from moonpool.master.recorder import Recorder
 from moonpool.master.shard_set import KEYSPACES_MAX
-from moonpool.master.store.base import Delete, Put, Write
+from moonpool.master.store.base import Delete, DeletePrefix, Put, Write
 from moonpool.master.store.records import (
     DrainRecord,
     RemovalRecord,
@@ -43,7 +46,7 @@ from moonpool.schemas.messages import (
     SetTenant,
     Unpin,
 )
-from moonpool.schemas.packed import split_hashes, u16s
+from moonpool.schemas.packed import join_hashes, split_hashes, u16s
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class HardRequests:
         self.recorder = recorder
         self._state = recorder.state
         self.cluster = ClusterWide(core, clock, recorder)
+        self.nodes = KnownNodes(core, self.cluster, recorder)
         self._recorded: dict[bytes, dict[int, tuple[int, int]]] = {}
         """Segment, drop id: shard and number of the removal's record."""
         self._leaving: set[tuple[int, bytes, int]] = set()
@@ -91,9 +95,13 @@ class HardRequests:
             self.logs_own(shard)
 
     def logs_own(self, shard: int) -> None:
-        """The entry log of a shard, if there is any, is read from now on."""
+        """The entry log of a shard, if there is any, is read from now on. One that nobody goes on with is removed: it
+        would know nothing of later removals."""
         if self._logs is not None and shard in self._core.shards:
             self._logs.own(shard)
+        elif self._logs is None and self.recorder.durable:
+            prefixes = (log_prefix(shard), void_prefix(shard))
+            self.recorder.record_later(shard, [*map(DeletePrefix, prefixes)])
 
     async def flush(self, shards: Iterable[int]) -> None:
         """Shards that are still served are about to be given away. Takes less than a second."""
@@ -224,6 +232,38 @@ class HardRequests:
             self._core.restorer.kept_rows(message.keyspace) if message.force and not message.dry_run else {}
         )
 
+    def unheard(self, message: Remove | Clear) -> dict[DropKey, Drop]:
+        """What nodes must drop that this master knows of by the store alone: they hear of it when they are here."""
+        nodes = {} if message.dry_run else self.nodes.unheard()
+        if not nodes or (isinstance(message, Remove) and message.rank >= 0):
+            return {}
+        found: dict[DropKey, Drop] = {}
+        for shard, hashes in self._hashes_of(message).items():
+            whole = isinstance(message, Clear)
+            for segment in nodes if hashes or whole else ():
+                epoch, drop_id = order = self._core.restorer.order(shard)
+                packed = join_hashes(hashes)
+                drop = Drop(drop_id, epoch, [], message.keyspace, packed, whole, shard, order)
+                found[segment, drop_id] = drop
+        return found
+
+    def _hashes_of(self, message: Remove | Clear) -> dict[int, list[bytes]]:
+        """By shard, what a removal names that is not pinned."""
+        owned = list(self._core.shards)
+        if isinstance(message, Clear):
+            return {shard: [] for shard in owned}
+        spec = self._core.shards.specs_by_digest[message.keyspace]
+        hashes = split_hashes(message.hashes, spec.hash_bytes)
+        found: dict[int, list[bytes]] = {}
+        for shard in owned:
+            named = u16s(message.shards).tolist() if message.shards else [shard] * len(hashes)
+            pinned = {one for keyspace, one, _ in self._state.pins(shard) if keyspace == message.keyspace}
+            kept = set() if message.force else pinned
+            found[shard] = [
+                one for one, of in zip(hashes, named, strict=True) if of == shard and one not in kept
+            ]
+        return found
+
     async def end_pins(self, message: Remove | Clear, before: dict[int, set[bytes]]) -> None:
         """Those whose rows the removal took are no pins any more. Raises the store's errors."""
         after = self._core.restorer.kept_rows(message.keyspace) if before else {}
@@ -241,7 +281,7 @@ class HardRequests:
             if self._core.restorer.obeyed(segment, drop.shard, drop.order):  # while others were recorded
                 done.add(key)
                 continue
-            name = self._core.restorer.name_of_segment(segment)
+            name = self._state.nodes.get(segment) or self._core.restorer.name_of_segment(segment)
             removal = RemovalRecord(
                 name, wall_ms(), drop.drops, drop.keyspace, drop.hashes, drop.whole_keyspace, drop.order
             )
@@ -313,6 +353,7 @@ class HardRequests:
         if now_s - self._expire_s < EXPIRE_EVERY_S:
             return
         self._expire_s = now_s
+        self.nodes.look(now_s)
         now_ms = wall_ms()
         for shard, writes in self._state.expired(now_ms, now_ms - REMOVAL_KEPT_MS, EXPIRED_A_TURN).items():
             self.recorder.record_later(shard, writes)

@@ -13,6 +13,7 @@ from moonpool.master.store.records import (
     DrainRecord,
     HardRecord,
     KeyspaceRecord,
+    NodeRecord,
     PinRecord,
     RemovalRecord,
     ReplicaRecord,
@@ -33,6 +34,7 @@ class HardState:
         self.tenants: dict[str, TenantRecord] = {}
         self.drains: dict[str, DrainRecord] = {}
         self.replicas: dict[bytes, int] = {}
+        self.nodes: dict[bytes, str] = {}
         self._pins: dict[int, dict[Name, int]] = {}
         self._removals: dict[int, dict[bytes, dict[int, RemovalRecord]]] = {}
 
@@ -59,6 +61,8 @@ class HardState:
             self.drains[parts[1]] = record
         elif isinstance(record, ReplicaRecord):
             self.replicas[bytes.fromhex(parts[1])] = record.replicas
+        elif isinstance(record, NodeRecord):
+            self.nodes[bytes.fromhex(parts[1])] = record.node
         elif isinstance(record, PinRecord):
             shard, keyspace, block_hash = parts[1:]
             name = (bytes.fromhex(keyspace), bytes.fromhex(block_hash))
@@ -77,6 +81,8 @@ class HardState:
             self.drains.pop(parts[0], None)
         elif kind == "replicas":
             self.replicas.pop(bytes.fromhex(parts[0]), None)
+        elif kind == "nodes":
+            self.nodes.pop(bytes.fromhex(parts[0]), None)
         elif kind == "pins":
             name = (bytes.fromhex(parts[1]), bytes.fromhex(parts[2]))
             self._pins.get(int(parts[0]), {}).pop(name, None)
@@ -168,6 +174,8 @@ class HardState:
             return set(map(records.tenant_key, self.tenants))
         if kind == "drains":
             return set(map(records.drain_key, self.drains))
+        if kind == "nodes":
+            return set(map(records.node_key, self.nodes))
         return set(map(records.replicas_key, self.replicas))
 
     def facts(self) -> dict[str, int]:
@@ -177,6 +185,7 @@ class HardState:
             "recorded_keyspaces": len(self.keyspaces),
             "recorded_pins": sum(map(len, self._pins.values())),
             "recorded_removals": sum(map(len, removals)),
+            "recorded_nodes": len(self.nodes),
         }
 
     def validate(self) -> None:

@@ -119,6 +119,10 @@ class Restorer:
             node.retold.add(drop.drop_id)
         return drop
 
+    def order(self, shard: int) -> tuple[int, int]:
+        """Of a removal that nobody is told of yet (see Drop). Raises KeyError where the shard isn't owned."""
+        return self._shards.epoch(shard), self._next_drop_id()
+
     def obeyed(self, segment: bytes, shard: int, order: tuple[int, int]) -> bool:
         """Whether the node has said that it has done this, whoever asked for it."""
         node = self._nodes.get(segment)

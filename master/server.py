@@ -157,6 +157,7 @@ class MasterServer:
 
     async def close(self) -> None:
         """Gives its shards away, if it has a seat, and ends all connections."""
+        await self._hard.nodes.close()
         await self._hard.cluster.close()
         if self._seat is not None:
             await self._seat.leave()

@@ -52,7 +52,15 @@ class ReplicaRecord(msgspec.Struct, frozen=True, array_like=True, tag="replicas/
     replicas: int
 
 
-HardRecord = KeyspaceRecord | PinRecord | RemovalRecord | TenantRecord | DrainRecord | ReplicaRecord
+class NodeRecord(msgspec.Struct, frozen=True, array_like=True, tag="node/1"):
+    """nodes/<segment>: a segment that has announced itself, and the name of its node."""
+
+    node: str
+
+
+HardRecord = (
+    KeyspaceRecord | PinRecord | RemovalRecord | TenantRecord | DrainRecord | ReplicaRecord | NodeRecord
+)
 
 KINDS: dict[str, type[msgspec.Struct]] = {
     "keyspaces": KeyspaceRecord,
@@ -61,10 +69,11 @@ KINDS: dict[str, type[msgspec.Struct]] = {
     "tenants": TenantRecord,
     "drains": DrainRecord,
     "replicas": ReplicaRecord,
+    "nodes": NodeRecord,
 }
 """First part of the key, and what its records are."""
 
-CLUSTER_WIDE = ("keyspaces", "tenants", "drains", "replicas")
+CLUSTER_WIDE = ("keyspaces", "tenants", "drains", "replicas", "nodes")
 OF_A_SHARD = ("pins", "removals")
 
 _decoder = msgspec.msgpack.Decoder(HardRecord)
@@ -110,6 +119,11 @@ def tenant_key(name: str) -> bytes:
 def drain_key(node: str) -> bytes:
     """See DrainRecord."""
     return b"drains/" + node.encode()
+
+
+def node_key(segment: bytes) -> bytes:
+    """See NodeRecord."""
+    return b"nodes/" + segment.hex().encode()
 
 
 def replicas_key(keyspace: bytes) -> bytes:

@@ -65,6 +65,10 @@ class Stage:
     async def take_over(self, hints: int) -> None:
         """The next master has read its log, and the node is there and has not said a block."""
         await self.kill()
+        await self.take_over_again(hints)
+
+    async def take_over_again(self, hints: int) -> None:
+        """The same, where nobody is there."""
         await self.start()
         await self.life.until(lambda facts: facts["log_shards_read"] == 1)
         assert (await self.life.facts())["log_hints"] == hints
@@ -194,6 +198,19 @@ async def test_a_block_that_only_the_log_knows_may_be_put_again(stage: Stage) ->
     assert await stage.life.ready() == 20, "the copies that were put have not given way to hints"
     await other.report([InventoryEnd()])
     await other.close()
+
+
+async def test_a_log_that_nobody_goes_on_with_is_removed(stage: Stage) -> None:
+    await stage.kill()
+    settings = stage.life._settings
+    stage.life._settings = settings.model_copy(update={"log_every_s": 0})
+    await stage.life.start()
+    async with asyncio.timeout(T_S):
+        while (await stage.life.server._store.read(b"log/", timeout_s=T_S)).records:
+            await asyncio.sleep(0.02)
+    await stage.life.close()
+    stage.life._settings = settings
+    await stage.take_over_again(hints=0)
 
 
 async def test_a_pass_that_fails_takes_nothing_back(stage: Stage) -> None:

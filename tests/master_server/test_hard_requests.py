@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from support.report_node import KEYSPACE, SPEC, ReportNode, chain, entries_of
 
-from moonpool.master import removals
+from moonpool.master import hard_requests, known_nodes, removals
 from moonpool.master.server import MasterServer
 from moonpool.master.store.base import Write
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, StoreFailed
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (
+    Clear,
     DescribeKeyspace,
     Done,
     Drain,
@@ -51,9 +52,14 @@ T_S = 20.0
 class Life:
     """One master over a file, from its start to its end, and a client of it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, log_every_s: float = 5.0) -> None:
         self._settings = MasterSettings(
-            port=0, heartbeat_s=0.2, suspect_after_s=5, lost_after_s=30, store=f"file:{path}"
+            port=0,
+            heartbeat_s=0.2,
+            suspect_after_s=5,
+            lost_after_s=30,
+            store=f"file:{path}",
+            log_every_s=log_every_s,
         )
 
     async def __aenter__(self) -> Self:
@@ -78,6 +84,11 @@ class Life:
     async def facts(self) -> dict[str, object]:
         reply = await self.call(GetStatus())
         return dict(reply.facts)  # type: ignore[attr-defined]
+
+    async def until(self, holds: Callable[[dict[str, Any]], bool]) -> None:
+        async with asyncio.timeout(T_S):
+            while not holds(await self.facts()):
+                await asyncio.sleep(0.02)
 
     async def ready(self, hashes: Sequence[bytes] = HASHES) -> int:
         reply = await self.call(Match(KEYSPACE, [(0, join_hashes(hashes))]))
@@ -330,6 +341,50 @@ async def test_the_next_master_hears_that_a_removal_was_obeyed(path: Path) -> No
             while (await life.facts())["recorded_removals"]:
                 await asyncio.sleep(0.02)
         await node.close()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_removal_reaches_nodes_that_a_new_master_has_not_heard_of(path: Path, whole: bool) -> None:
+    """Nor read of in an entry log. Else it would come back with the node's inventory."""
+    node, other = ReportNode("n1"), ReportNode("n2")
+    async with Life(path, log_every_s=0) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        await other.join(life.address, [])
+        await life.until(lambda facts: facts["recorded_nodes"] == 2)
+        await node.close()
+        await other.close()
+    async with Life(path, log_every_s=0) as life:
+        dry = await life.call(Remove(KEYSPACE, HASHES[3], True, dry_run=True))
+        assert (dry.count, (await life.facts())["recorded_removals"]) == (0, 0)  # type: ignore[attr-defined]
+        reply = await life.call(Clear(KEYSPACE) if whole else Remove(KEYSPACE, HASHES[3], True))
+        assert (reply.count, reply.pending) == (0, [])  # type: ignore[attr-defined]
+        assert (await life.facts())["recorded_removals"] == 2
+        await other.join(life.address, [])
+        await life.until(lambda facts: facts["recorded_removals"] == 1)
+    async with Life(path, log_every_s=0) as life:  # and nobody before this one was told by the node
+        await node.join(life.address, HASHES)
+        assert await life.ready() == (0 if whole else 3)
+        asked = next(push for push in node.pushes if isinstance(push, Drop) and push.keyspace)
+        assert (asked.whole_keyspace, asked.hashes) == (whole, b"" if whole else HASHES[3])
+        await life.until(lambda facts: facts["recorded_removals"] == 0)
+        await node.close()
+    await other.close()
+
+
+async def test_nodes_that_nobody_hears_of_leave_the_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hard_requests, "EXPIRE_EVERY_S", 0.0)
+    node = ReportNode("n1")
+    async with Life(path) as life:
+        await node.join(life.address, [])
+        await life.until(lambda facts: facts["recorded_nodes"] == 1)
+        await node.close()
+    async with Life(path) as life:
+        assert (await life.facts())["recorded_nodes"] == 1
+        monkeypatch.setattr(known_nodes, "FORGET_S", 0.0)
+        await life.until(lambda facts: facts["recorded_nodes"] == 0)
 
 
 async def test_without_its_store_a_master_refuses_what_needs_it_and_serves_on(path: Path) -> None:
