@@ -33,6 +33,7 @@ _FACTS = {
     "moonpool_master_pinned_blocks": "pins",
     "moonpool_master_quarantined_blocks": "doubted_blocks",
     "moonpool_master_copies_coming_bytes": "copies_coming_bytes",
+    "moonpool_master_hot_prefixes": "hot_prefixes",
     "moonpool_master_removed_blocks_total": "removed_blocks",
     "moonpool_master_removals_total": "removals",
     "moonpool_master_needs_total": "needs",

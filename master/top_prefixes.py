@@ -51,6 +51,10 @@ class TopPrefixes:
         found.sort(key=lambda one: (-one.requests, one.keyspace, one.block_hash))
         return found[: self._kept]
 
+    def hits(self, least: float) -> dict[tuple[bytes, bytes], float]:
+        """How many lookups found each, of those that were found so often at least."""
+        return {name: found for name, (_, found) in self._counts.items() if found >= least}
+
     def _prune(self) -> None:
         ordered = sorted(self._counts.items(), key=lambda item: -item[1][0])
         cut = ordered[self._kept][1][0]

@@ -81,6 +81,11 @@ class MasterSettings(Settings):
         description="bytes a second that one node is told to copy from other nodes, and as many to give, at most "
         "(replicas, drains, warm-up, hot prefixes); 0: no copies are made",
     )
+    hot_hits_per_min: int = Field(
+        600,
+        ge=0,
+        description="hits a minute from which on what prompts begin with gets one more copy, on another host; 0: never",
+    )
     events_host: str = Field("127.0.0.1", description="address that KV events are published at")
     events_port: int = Field(
         0,

@@ -98,6 +98,9 @@ MASTER_METRICS: dict[str, Metric] = {
         "copies of blocks that nodes were told to make: ordered, done and failed", "reason", "outcome"
     ),
     "moonpool_master_copied_bytes_total": _counter("payload of the copies that were made", "reason"),
+    "moonpool_master_hot_prefixes": _gauge(
+        "beginnings of prompts that have one more copy for as long as many ask"
+    ),
     "moonpool_master_copies_coming_bytes": _gauge(
         "payload of copies that nodes were told to make and have yet to"
     ),

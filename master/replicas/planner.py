@@ -136,7 +136,9 @@ class CopyPlanner:
             return Answer.NO_SOURCE
         fitting = [seat for seat in seats if self._fits(want, seat, now_s)]
         hosts = {host_of(index) for index in want.kept}
-        fitting = [seat for seat in fitting if seat.host not in hosts] or fitting
+        elsewhere = [seat for seat in fitting if seat.host not in hosts]
+        # Readers of one host need no second copy there.
+        fitting = elsewhere if want.reason is Reason.HOT else elsewhere or fitting
         if not fitting:
             return Answer.NO_SPACE
         order = self._open_order(want, {seat.index for seat in fitting}, made)

@@ -18,6 +18,7 @@ from moonpool.master.lookups import mean_copy_bytes
 from moonpool.master.node import Node
 from moonpool.master.nodes import Nodes
 from moonpool.master.replicas.drains import DrainBook
+from moonpool.master.replicas.hot import HotCopies
 from moonpool.master.replicas.planner import Answer, CopyPlanner, Order, Reason, Seat, Want
 from moonpool.master.replicas.seeker import Fates, Seeker, Short
 from moonpool.master.replicas.wishes import Wish, Wishes, cells_short
@@ -56,7 +57,7 @@ Push = tuple[bytes, CopyOrder]
 class Replication:
     """Pure, as the core is whose shards and nodes these are."""
 
-    def __init__(self, shards: ShardSet, nodes: Nodes, bytes_per_s: int) -> None:
+    def __init__(self, shards: ShardSet, nodes: Nodes, bytes_per_s: int, hot_hits_per_min: int) -> None:
         self._shards = shards
         self._nodes = nodes
         self._planner = CopyPlanner(bytes_per_s)
@@ -64,6 +65,7 @@ class Replication:
         self._on = bytes_per_s > 0
         self._drains = DrainBook()
         self._wishes = Wishes()
+        self._hot = HotCopies(shards, self._wishes, hot_hits_per_min)
         self.counts: Counter[tuple[str, Reason]] = Counter()
         """(ordered, done, failed or bytes; reason)."""
 
@@ -99,7 +101,11 @@ class Replication:
             self.counts["failed", order.reason] += len(order.wants)
         leaving = self._leaving()
         self._drains.keep([node.index for node in leaving])
-        if not self._on or not (leaving or self._shards.replicated or self._wishes):
+        if not self._on:
+            return [], []
+        capacity_bytes = sum(node.info.capacity_bytes for node in self._nodes.takers())
+        cold = self._hot.look(self._nodes.staying, capacity_bytes, now_s)
+        if not (leaving or self._shards.replicated or self._wishes or cold):
             return [], []
         fates = self._fates(leaving)
         cycles = self._seeker.cycles
@@ -108,7 +114,7 @@ class Replication:
             self._drains.cycle_ended()
         self._seeker.look(ROWS_A_TICK, fates, self._shards.is_current)
         pushes = self._order_some(now_s, fates) + self._grant_some(now_s, fates)
-        return pushes, self._let_go(now_s, fates, step_of)
+        return pushes, self._let_go(now_s, fates, step_of) + self._cool(cold, now_s, fates, step_of)
 
     def _leaving(self) -> list[Node]:
         return [node for node in self._nodes.draining() if node.state is not NodeState.LOST]
@@ -185,8 +191,8 @@ class Replication:
         orders, answers = self._planner.plan([want for _, want in wanted], seats, self._host_of, now_s)
         later = (Answer.LATER, Answer.UNDER_WAY)
         self._wishes.again([one for (one, _), answer in zip(wanted, answers, strict=True) if answer in later])
-        given_up = sum(answer in (Answer.NO_SPACE, Answer.NO_SOURCE) for answer in answers)
-        self.counts["failed", Reason.WARM] += given_up
+        for (wish, _), answer in zip(wanted, answers, strict=True):
+            self.counts["failed", wish.reason] += answer in (Answer.NO_SPACE, Answer.NO_SOURCE)
         return [self._push(order) for order in orders]
 
     def _want_of(self, wish: Wish, table: Table, fates: Fates) -> Want | None:
@@ -195,7 +201,7 @@ class Replication:
         copies = min(wish.copies, fates.seats)
         if row == NO_ROW or (row, wish.rank) not in cells_short(table, [row], fates.kept, copies, wish.to):
             return None
-        return self._want(Short(wish.shard, table, row, wish.rank), fates, Reason.WARM, wish.to)
+        return self._want(Short(wish.shard, table, row, wish.rank), fates, wish.reason, wish.to)
 
     def _let_go(self, now_s: float, fates: Fates, step_of: StepOf) -> list[Step]:
         """Copies on nodes that are to be emptied go where enough others are kept."""
@@ -215,6 +221,18 @@ class Replication:
                     step.drops.add(place.segment, *name, place.slot, place.generation)
                     table.drop_copy(row, rank, place.segment, now_s)
                     self._drains.left(place.segment, place.length)
+        return list(steps.values())
+
+    def _cool(self, cold: Sequence[Short], now_s: float, fates: Fates, step_of: StepOf) -> list[Step]:
+        """The newest copy of each goes, where there are more than are wanted."""
+        steps: dict[int, Step] = {}
+        for shard, table, row, rank in cold:
+            places = [place for place in table.places(row, rank) if fates.kept[place.segment]]
+            if len(places) > fates.wanted(table):
+                step = steps.get(shard) or steps.setdefault(shard, step_of(shard))
+                name, last = (table.keyspace, rank, table.hashes[row]), places[-1]
+                step.drops.add(last.segment, *name, last.slot, last.generation)
+                table.drop_copy(row, rank, last.segment, now_s)
         return list(steps.values())
 
     # ------------------------------------------------------------ nodes
@@ -342,6 +360,7 @@ class Replication:
             "copies_coming_bytes": self._planner.coming_bytes,
             "copies_short": len(self._seeker.short),
             "copies_wished": len(self._wishes),
+            "hot_prefixes": len(self._hot),
             "drain_moved_copies": sum(one.moved for one in drains),
             "drain_left_copies": sum(one.left for one in drains),
             "drain_no_space_copies": sum(one.no_space for one in drains),
@@ -351,3 +370,4 @@ class Replication:
         """Asserts every invariant."""
         self._planner.validate()
         self._seeker.validate()
+        self._hot.validate()

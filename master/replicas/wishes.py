@@ -11,6 +11,7 @@ import numpy as np
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW, view
 from moonpool.master.copies import COPIES_MAX
+from moonpool.master.replicas.planner import Reason
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.messages import Warm, Warmed
@@ -30,6 +31,7 @@ class Wish(NamedTuple):
     rank: int
     copies: int
     to: int
+    reason: Reason = Reason.WARM
 
 
 class Wishes:
@@ -64,6 +66,10 @@ class Wishes:
         if not message.dry_run:
             self._waiting.extend(added)
         return Warmed(len(added), size_bytes, left_out)
+
+    def add(self, wish: Wish) -> None:
+        """One that there is room for."""
+        self._waiting.append(wish)
 
     def take(self, count: int) -> list[Wish]:
         """The oldest ones. Those whose time has not come are added again."""

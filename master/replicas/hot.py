@@ -1,0 +1,127 @@
+"""Beginnings of prompts that many ask for: one more copy on another host while they are, and none of it afterwards.
+
+What is copied is what all of those prompts share of the first run: from its first block on as far as one block alone
+follows another. Later runs of a chain aren't linked to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from moonpool.master.chained import ChainedTable
+from moonpool.master.columns import NO_ROW
+from moonpool.master.copies import COPIES_MAX
+from moonpool.master.replicas.planner import Reason
+from moonpool.master.replicas.seeker import Short
+from moonpool.master.replicas.wishes import Wish, Wishes
+from moonpool.master.shard_set import ShardSet
+from moonpool.master.table import Table, Usable
+from moonpool.schemas.runs import run_end
+
+LOOK_EVERY_S = 5.0
+COLD_AFTER_S = 60.0
+"""A prefix that was hot keeps its copies so long after it was seen hot last."""
+
+HOT_MAX = 64
+"""Prefixes of one shard that are hot at once, the hottest."""
+
+HOT_SHARE = 0.05
+"""Of the pool's memory, for all their further copies."""
+
+Name = tuple[bytes, bytes]
+"""(keyspace, first block's hash)."""
+
+
+class Heat:
+    """Which prefixes of one shard are hot (no index, no clock): counts of hits in, names out."""
+
+    def __init__(self, hits_per_min: int) -> None:
+        self._hits_per_min = hits_per_min
+        self._before: dict[Name, float] = {}
+        self._looked_s: float | None = None
+        self.hot: dict[Name, float] = {}
+        """Until when each is, unless it is seen hot again."""
+
+    def look(self, hits: Mapping[Name, float], now_s: float) -> list[Name]:
+        """Counts of hits since some time, which may shrink; small ones may be left out. Returns those that are hot no
+        more."""
+        if self._looked_s is not None and now_s > self._looked_s:
+            wanted = self._hits_per_min * (now_s - self._looked_s) / 60
+            # One that is new here may have got its count over any time: the next look tells.
+            gains = {name: hits[name] - self._before[name] for name in hits.keys() & self._before.keys()}
+            seen = sorted(
+                (name for name, gain in gains.items() if gain >= wanted), key=lambda name: -gains[name]
+            )
+            for name in seen:
+                if name in self.hot or len(self.hot) < HOT_MAX:
+                    self.hot[name] = now_s + COLD_AFTER_S
+        self._before, self._looked_s = dict(hits), now_s
+        cold = [name for name, until_s in self.hot.items() if until_s <= now_s]
+        for name in cold:
+            del self.hot[name]
+        return cold
+
+    def validate(self) -> None:
+        """Asserts the bound."""
+        assert len(self.hot) <= HOT_MAX
+
+
+class HotCopies:
+    """Of one master's shards. `hits_per_min` from which on a prefix is hot; 0: never."""
+
+    def __init__(self, shards: ShardSet, wishes: Wishes, hits_per_min: int) -> None:
+        self._shards = shards
+        self._wishes = wishes
+        self._hits_per_min = hits_per_min
+        self._heats: dict[int, Heat] = {}
+        self._next_s = 0.0
+
+    def look(self, kept: Usable, capacity_bytes: int, now_s: float) -> list[Short]:
+        """Wishes copies of what is hot. Returns copies that are wanted no more."""
+        if not self._hits_per_min or now_s < self._next_s:
+            return []
+        self._next_s = now_s + LOOK_EVERY_S
+        left_bytes = int(capacity_bytes * HOT_SHARE)
+        tables = {(shard, table.keyspace): table for shard, table in self._shards.changing()}
+        cold: list[Short] = []
+        heats, self._heats = self._heats, {}
+        for shard, top in self._shards.top_prefixes():
+            heat = self._heats[shard] = heats.get(shard) or Heat(self._hits_per_min)
+            for name in heat.look(top.hits(self._hits_per_min * LOOK_EVERY_S / 60), now_s):
+                cold += _cells(shard, tables.get((shard, name[0])), name[1])
+            for name in heat.hot:
+                cells = _cells(shard, tables.get((shard, name[0])), name[1])
+                left_bytes -= self._wish(cells, kept, left_bytes)
+        return cold
+
+    def _wish(self, cells: Iterable[Short], kept: Usable, left_bytes: int) -> int:
+        """Bytes that the further copies of a prefix take, or will."""
+        size_bytes = 0
+        for shard, table, row, rank in cells:
+            size_bytes += table.place(row, rank).length
+            if size_bytes > left_bytes:
+                break
+            segments = table.layers.segments(row * table.world + rank)
+            copies = min(table.replicas + 1, COPIES_MAX)
+            if sum(bool(kept[one]) for one in segments) < copies and self._wishes.room() > 0:
+                wish = Wish(shard, table.keyspace, table.hashes[row], rank, copies, -1, Reason.HOT)
+                self._wishes.add(wish)
+        return size_bytes
+
+    def __len__(self) -> int:
+        return sum(len(heat.hot) for heat in self._heats.values())
+
+    def validate(self) -> None:
+        """Asserts the bounds."""
+        for heat in self._heats.values():
+            heat.validate()
+
+
+def _cells(shard: int, table: Table | None, first_block: bytes) -> list[Short]:
+    """Ranks of the blocks that all prompts of a prefix share."""
+    row = table.rows.get(first_block) if table is not None else NO_ROW
+    if not isinstance(table, ChainedTable) or row == NO_ROW or not table.ready[row]:
+        return []
+    position = table.positions[row]
+    rows = [row, *table.followers(row, run_end(position) - 1 - position)[0]]
+    return [Short(shard, table, one, rank) for one in rows for rank in table.ranks_of(one)]
