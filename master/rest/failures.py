@@ -20,7 +20,6 @@ from moonpool.schemas.errors import (
     KeyspaceUnknown,
     Miss,
     MoonpoolError,
-    NotFound,
     Overloaded,
     Refused,
     TooLarge,
@@ -123,15 +122,18 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        bad = InvalidParams(field=field, value=_plain(first.get("input")), allowed=first["msg"])
+        field, value, allowed = ".".join(str(part) for part in first["loc"]), first.get("input"), first["msg"]
+        if isinstance(value, bytes):
+            allowed = "JSON, with the header content-type: application/json"
+            value = request.headers.get("content-type", "of no content-type")
+        bad = InvalidParams(field=field, value=_plain(value), allowed=allowed)
         return JSONResponse(document(bad), 422)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        found: MoonpoolError
         if error.status_code == 404:
-            found = NotFound(key=f"the endpoint {request.url.path}"[:200])
+            where = "those of /api/v1/openapi.json, /metrics, and /ui where there is a dashboard"
+            found = InvalidParams(field="path", value=request.url.path[:200], allowed=where)
         else:
             detail = str(error.detail)
             found = InvalidParams(field="request", value=request.method, allowed=detail)

@@ -61,6 +61,11 @@ class Keyspace(BaseModel):
     hit_ratio: float = Field(description="in blocks; 0 where nothing was asked", examples=[0.9])
     evicted_blocks: int = Field(examples=[0])
     replicas: int = Field(1, description="copies that each rank of a block should have", examples=[1])
+
+
+class WholeKeyspace(Keyspace):
+    """One keyspace, and what is missing in it."""
+
     unanswered: list[Unanswered] = UNANSWERED
 
 
@@ -149,7 +154,7 @@ async def keyspaces(
 
 
 @router.get("/keyspaces/{keyspace}", summary="One keyspace")
-async def keyspace(keyspace: KeyspaceId, views: Views, others: Others, identity: Known) -> Keyspace:
+async def keyspace(keyspace: KeyspaceId, views: Views, others: Others, identity: Known) -> WholeKeyspace:
     """By its digest. `unanswered` names masters whose part of it is missing."""
 
     def look(parts: MasterParts) -> Keyspace:
@@ -158,8 +163,7 @@ async def keyspace(keyspace: KeyspaceId, views: Views, others: Others, identity:
 
     own, found = await with_own(views.read(look), others.documents(Keyspace))
     (total,) = _together([*([own] if own else []), *found.found])
-    total.unanswered = found.unanswered
-    return total
+    return WholeKeyspace(**total.model_dump(), unanswered=found.unanswered)
 
 
 @router.get("/keyspaces/{keyspace}/blocks", summary="Blocks of a keyspace")

@@ -42,6 +42,11 @@ class Segment(BaseModel):
     page_bytes: int = Field(examples=[67108864])
     pages: int = Field(examples=[64])
     copies: int = Field(description="of blocks' shards on it", examples=[10000])
+
+
+class WholeSegment(Segment):
+    """One segment, and what is missing in it."""
+
     unanswered: list[Unanswered] = UNANSWERED
 
 
@@ -104,13 +109,12 @@ async def segments(
 
 
 @router.get("/segments/{segment}", summary="One segment")
-async def segment(segment: SegmentId, views: Views, others: Others, identity: Reader) -> Segment:
+async def segment(segment: SegmentId, views: Views, others: Others, identity: Reader) -> WholeSegment:
     """By its id. `unanswered` names masters whose copies are missing in it."""
     look = views.read(lambda parts: _one(parts, segment))
     own, found = await with_own(look, others.documents(Segment))
     (total,) = _together([*([own] if own else []), *found.found])
-    total.unanswered = found.unanswered
-    return total
+    return WholeSegment(**total.model_dump(), unanswered=found.unanswered)
 
 
 @router.get("/segments/{segment}/pages", summary="Heat map of a segment")

@@ -56,6 +56,11 @@ class Tenant(BaseModel):
     asked_blocks: int = Field(examples=[5000])
     hit_blocks: int = Field(examples=[4500])
     hit_ratio: float = Field(description="in blocks; 0 where nothing was asked", examples=[0.9])
+
+
+class WholeTenant(Tenant):
+    """One tenant, and what is missing in it."""
+
     unanswered: list[Unanswered] = UNANSWERED
 
 
@@ -135,7 +140,7 @@ async def tenants(
 
 
 @router.get("/tenants/{tenant}", summary="One tenant", responses=responses(404))
-async def tenant(tenant: TenantName, views: Views, others: Others, identity: Known) -> Tenant:
+async def tenant(tenant: TenantName, views: Views, others: Others, identity: Known) -> WholeTenant:
     """By name. `unanswered` names masters whose part of it is missing."""
 
     def look(parts: MasterParts) -> Tenant:
@@ -146,8 +151,7 @@ async def tenant(tenant: TenantName, views: Views, others: Others, identity: Kno
 
     own, found = await with_own(views.read(look), others.documents(Tenant))
     (total,) = _together([*([own] if own else []), *found.found])
-    total.unanswered = found.unanswered
-    return total
+    return WholeTenant(**total.model_dump(), unanswered=found.unanswered)
 
 
 @router.put("/tenants/{tenant}", summary="Set a tenant's quota")

@@ -30,6 +30,8 @@ def mount_dashboard(app: FastAPI) -> bool:
         log.warning("no dashboard: it needs nicegui (pip install 'moonpool[master]')")
         return False
     # Slow to import, and only wanted by masters that serve people.
+    from fastapi import Request
+    from fastapi.responses import RedirectResponse
     from nicegui import ui
 
     from moonpool.master.ui import pages
@@ -37,6 +39,13 @@ def mount_dashboard(app: FastAPI) -> bool:
 
     pages.register(app)
     install(app)
+
+    async def root(request: Request) -> RedirectResponse:
+        prefix = request.headers.get("x-forwarded-prefix", "")
+        return RedirectResponse(f"{prefix}{PATH}/")
+
+    app.add_route("/", root, include_in_schema=False)
+
     ui.run_with(
         app,
         mount_path=PATH,

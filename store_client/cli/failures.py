@@ -44,7 +44,7 @@ _BRANCHES: tuple[tuple[type[MoonpoolError], int, str], ...] = (
     (
         errors.Miss,
         NOT_THERE,
-        "`moonpool ls keys`, or `ls nodes`, says what there is; what was there may have been evicted.",
+        "`moonpool ls keys`, `ls nodes` or `tenant list` says what there is; what was there may have been evicted.",
     ),
     (errors.Refused, REFUSED, "`moonpool status` shows the nodes and how full they are."),
 )

@@ -54,7 +54,8 @@ def pin(
     if as_json:
         print_json({"pinned": count, "ttl_s": ttl_s or None, "soft": soft})
     else:
-        write(f"pinned {count} key(s) {f'for {ttl.strip()}' if ttl_s else 'until unpinned'}\n")
+        shown = f"{ttl.strip()} s" if ttl.strip()[-1:].isdigit() else ttl.strip()
+        write(f"pinned {count} key(s) {f'for {shown}' if ttl_s else 'until unpinned'}\n")
 
 
 def unpin(

@@ -25,7 +25,7 @@ def list_all(
     import msgspec
 
     from moonpool.schemas.units import format_size
-    from moonpool.store_client.cli.output import print_json, print_table
+    from moonpool.store_client.cli.output import print_json, print_table, say
 
     with open_pool(master=master, config=config, assignments=assignments) as client:
         tenants = client.admin.tenants()
@@ -42,6 +42,8 @@ def list_all(
         for one in tenants
     ]
     print_table("Tenants", ("tenant", "used", "quota", "keyspaces"), rows)
+    if not rows:
+        say("no tenants yet: one is there with its first keyspace, or with a quota (`moonpool tenant set`)")
 
 
 @app.command("set")

@@ -97,6 +97,10 @@ def test_failures_have_one_shape(client: TestClient) -> None:
         assert set(error) == {"code", "name", "message", "details"}
         assert error["message"] and error["details"]
     assert "limit" in answers[422].json()["error"]["message"]
+    untyped = client.post("/api/v1/delete", content=b"{}")
+    assert untyped.status_code == 422 and "application/json" in untyped.json()["error"]["message"]
+    nowhere = client.get("/api/v1/nothing")
+    assert nowhere.status_code == 404 and "openapi.json" in nowhere.json()["error"]["message"]
 
 
 def test_a_web_page_with_a_name_of_its_own_is_refused(client: TestClient) -> None:

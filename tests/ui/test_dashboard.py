@@ -28,7 +28,8 @@ def see(page: Page, text: str) -> None:
 
 
 def test_the_overview_shows_what_the_pool_holds_and_how_it_is_hit(visit: Visit) -> None:
-    page = visit.open("/ui/")
+    page = visit.open("/")
+    assert page.url.endswith("/ui/")
     see(page, "Hit ratio in blocks")
     see(page, "of 64.0 MiB")
     expect(page.locator("canvas")).to_have_count(4, timeout=WAIT_MS)
