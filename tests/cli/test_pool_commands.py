@@ -297,11 +297,11 @@ def test_a_frozen_master_costs_a_short_wait() -> None:
         master.freeze()
         for words in (["ls", "keys"], ["rm", "--prefix", "a", "--yes"], ["inspect", "k"], ["drain", "n"]):
             start_s = time.monotonic()
-            done = moonpool(*words, "--master", master.address, "--set", "timeout_s=1.2")
+            done = moonpool(*words, "--master", master.address, "--set", "timeout_s=2.5")
             assert (done.code, done.out) == (UNREACHABLE, "")
             assert "..." in done.err, "what is waited for"
             assert "moonpool doctor" in done.err
-            assert time.monotonic() - start_s < 10
+            assert time.monotonic() - start_s < 20
         master.thaw()
 
 
