@@ -254,7 +254,7 @@ class MasterCore:
             raise InvalidParams(field="epoch_seen", value=message.epoch_seen, allowed=f"0 to {EPOCH_END - 1}")
         for spec in message.specs:
             spec.check()
-        self._nodes.announce(message.info, now_s)
+        self.replication.announced(self._nodes.announce(message.info, now_s))
         for spec in message.specs:
             self._shards.register(spec)
         # Without hard state this is what keeps an epoch above those of masters before this one. An equal one would

@@ -7,7 +7,7 @@ copies is looked for (seeker.py), what is made next is decided (planner.py), and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 import numpy as np
@@ -330,7 +330,14 @@ class Replication:
 
     def lose(self, index: int) -> None:
         """A node is gone: neither answers nor is read any more."""
-        for order in self._planner.end_if(lambda order: index in (order.source, order.target)):
+        self._fail(lambda order: index in (order.source, order.target))
+
+    def announced(self, node: Node) -> None:
+        """It is here anew: what it was told to copy before it has given up."""
+        self._fail(lambda order: order.target == node.index)
+
+    def _fail(self, over: Callable[[Order], bool]) -> None:
+        for order in self._planner.end_if(over):
             self.counts["failed", order.reason] += len(order.wants)
 
     # ------------------------------------------------------------ facts

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ NODE_BYTES = 8 << 20
 RELAUNCH_PAUSE_S = 1.0
 TESTS = str(Path(__file__).parents[1])
 UP_TIMEOUT_S = 60.0
+COPIES_PAUSE_S = 2.0
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
 
@@ -218,6 +219,26 @@ class Cluster:
         """Waits until all parts are up, every shard has its owner and every node is live."""
         self._until(lambda: all(part.is_up() for part in self.parts.values()), "a part is not up")
         self._until(self._shared, "shards are not shared by all masters")
+
+    def want_copies(self, keyspaces: Iterable[bytes], copies: int) -> None:
+        """Of each block."""
+
+        def asked() -> bool:
+            for keyspace in keyspaces:
+                self.auditor.admin.set_replicas(keyspace, copies)
+            return True
+
+        self._until(asked, "the number of copies can't be set")
+
+    def copies_settled(self) -> None:
+        """Waits until nobody copies any more."""
+        before = -1
+        while before != (before := self.copied()):
+            time.sleep(COPIES_PAUSE_S)
+
+    def copied(self) -> int:
+        """Blocks that nodes have copied from each other since they were started last."""
+        return sum(int(node.status()["copies_done"]) for node in self.nodes.values())
 
     def _shared(self) -> bool:
         there = self.auditor.cluster_map()

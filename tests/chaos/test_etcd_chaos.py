@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos.audit import assert_all_space_comes_back, assert_pins_are_kept, assert_space_is_whole
+from chaos.audit import SPECS, assert_all_space_comes_back, assert_pins_are_kept, assert_space_is_whole
 from chaos.cluster import PARTS, Cluster
 from chaos.faults import Kind, plan
 
@@ -62,9 +62,12 @@ def test_nothing_is_lost_whoever_is_struck(tmp_path: Path) -> None:
     with ExitStack() as stack:
         cluster = Cluster(stack, tmp_path, SEED)
         cluster.settled()
+        cluster.want_copies(SPECS, 2)  # copying goes on while everything is struck
         faults = act(cluster)
         cluster.settled()
+        cluster.want_copies(SPECS, 1)
         cluster.stop_clients()
+        cluster.copies_settled()
         counts, bad, slowest_s = what_clients_saw(cluster)
         print(
             f"{sum(faults.values())} faults in {CHAOS_S:.0f} s: {dict(faults)}; links cut: {bool(cluster.network)}"
@@ -72,6 +75,7 @@ def test_nothing_is_lost_whoever_is_struck(tmp_path: Path) -> None:
         print(f"{dict(counts)}, slowest call {slowest_s:.2f} s, started again: {dict(cluster.relaunches)}")
         assert not bad["wrong"] and not bad["late"], f"{bad}; see {tmp_path}"
         assert_space_is_whole(cluster)
+        print(f"{cluster.copied()} blocks were copied by nodes as they are now")
         pinned, unpinned = assert_pins_are_kept(cluster)
         print(f"{pinned} pins and {unpinned} unpins were acknowledged")
         assert_all_space_comes_back(cluster)
