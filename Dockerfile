@@ -11,10 +11,10 @@ WORKDIR /src
 COPY . .
 # Without pip inside: the image needs none, the build uses its own. Versions are those that the tests ran with.
 RUN python -m venv --without-pip /opt/moonpool \
-    && pip --python /opt/moonpool/bin/python install --constraint constraints.txt .
+    && pip --python /opt/moonpool/bin/python install --constraint constraints.txt '.[otel]'
 
 FROM build AS build-master
-RUN pip --python /opt/moonpool/bin/python install --constraint constraints.txt '.[master]'
+RUN pip --python /opt/moonpool/bin/python install --constraint constraints.txt '.[master,otel]'
 
 FROM build AS build-node-rdma
 RUN pip --python /opt/moonpool/bin/python install --constraint constraints.txt mooncake-transfer-engine-non-cuda

@@ -127,6 +127,30 @@ def test_several_masters_want_etcd(chart: Chart) -> None:
         chart.render({"master": {"replicas": 2}})
 
 
+def test_kv_events_want_keys_and_are_reached_at_each_master(chart: Chart) -> None:
+    with pytest.raises(Refused, match=r"master\.events\.keysSecret"):
+        chart.render({"master": {"events": {"port": 5557}}})
+    assert chart.render({"master": {"events": {"port": 5557}}, "access": {"insecure": True}})
+    manifests = chart.render("ha-etcd")
+    settings = settings_in(manifests, "master")["master"]
+    assert settings["events_key"].startswith("/etc/moonpool/events/") and settings["events_port"] == 5557
+    pod = manifests.of("StatefulSet", "master")["spec"]["template"]["spec"]
+    (secret,) = [one["secret"]["secretName"] for one in pod["volumes"] if one["name"] == "events"]
+    assert secret == "pool-events"
+    ports = {one["name"]: one["port"] for one in manifests.of("Service", "master-headless")["spec"]["ports"]}
+    assert (ports["events"], ports["replays"]) == (5557, 5558)
+
+
+def test_traces_go_to_the_collector(chart: Chart) -> None:
+    manifests = chart.render("ha-etcd")
+    for kind, component in (("StatefulSet", "master"), ("DaemonSet", "node")):
+        (container,) = manifests.of(kind, component)["spec"]["template"]["spec"]["containers"]
+        variables = {one["name"]: one.get("value") for one in container["env"]}
+        assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://otel-collector.observability:4318"
+        assert settings_in(manifests, component)[component]["tracing"] is True
+        assert "tracing" not in settings_in(chart.render({}), component)[component]
+
+
 def test_tls_wants_certificates(chart: Chart) -> None:
     with pytest.raises(Refused, match=r"access\.tls\.clientSecret"):
         chart.render({"access": {"tls": {"enabled": True}}})

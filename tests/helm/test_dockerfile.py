@@ -80,7 +80,7 @@ def test_versions_are_pinned_and_nothing_is_secret() -> None:
 
 def test_the_master_has_its_extra_and_no_torch() -> None:
     build = " ".join(rest for _, rest in stages()["build-master"])
-    assert ".[master]" in build
+    assert ".[master,otel]" in build
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["master"]]
     assert not [each for each in wanted if re.match(r"torch|vllm|transformers", each)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -11,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import zmq
 from support.chart import Chart, Manifests
 from support.etcd_server import EtcdServer
 from support.ports import free_ports
@@ -28,15 +31,20 @@ class Configured(ServerProcess):
 
 def lay_out(manifests: Manifests, folder: Path, ports: dict[str, int]) -> dict[str, Path]:
     """The files of ConfigMaps and Secrets as the pods see them, with these folders for theirs and ports for theirs."""
-    for name in ("segments", "run", "state", "tokens"):
+    for name in ("segments", "run", "state", "tokens", "events"):
         (folder / name).mkdir()
+    public, secret_key = (key.decode() for key in zmq.curve_keypair())
+    for name, text in (("events.key", secret_key), ("events.clients", public)):  # of a Secret of the user's
+        file = folder / "events" / name
+        file.write_text(text)
+        file.chmod(0o600)
     for secret in manifests.all("Secret"):
         for name, text in secret["stringData"].items():
             file = folder / "tokens" / name
             file.write_text(text)
             file.chmod(0o600)
     places = {"/etc/moonpool/tokens": "tokens", "/segments": "segments", "/run/moonpool": "run"}
-    places["/var/lib/moonpool"] = "state"
+    places |= {"/var/lib/moonpool": "state", "/etc/moonpool/events": "events"}
     files = {}
     for kind in KINDS:
         (text,) = manifests.of("ConfigMap", kind)["data"].values()
@@ -47,6 +55,8 @@ def lay_out(manifests: Manifests, folder: Path, ports: dict[str, int]) -> dict[s
         own |= {name: 0 for name in ("port", "data_port", "metrics_port") if name in own}
         if kind == "master":
             own["port"], own["http_port"] = ports["rpc"], ports["http"]
+        if "events_port" in own:
+            own["events_port"] = ports["events"]
         if "size" in own:
             own["size"], own["advertise"] = "64Mi", "127.0.0.1"
         for name in ("master", "master_server_address"):
@@ -58,7 +68,19 @@ def lay_out(manifests: Manifests, folder: Path, ports: dict[str, int]) -> dict[s
 
 
 def server_ports() -> dict[str, int]:
-    return dict(zip(("rpc", "http"), free_ports(2), strict=True))
+    return dict(zip(("rpc", "http"), free_ports(2), strict=True)) | {"events": free_pair()}
+
+
+def free_pair() -> int:
+    """A port that is free, and so is the next."""
+    return next(port for port in free_ports(64) if is_free(port + 1))
+
+
+def is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def helm_test(manifests: Manifests, client: Path) -> None:

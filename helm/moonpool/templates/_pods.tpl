@@ -111,3 +111,11 @@ httpGet:
   scheme: HTTPS
   {{- end }}
 {{- end -}}
+
+{{- /* Where spans go: OpenTelemetry's own variables. */ -}}
+{{- define "moonpool.tracing" -}}
+{{- with .Values.tracing.endpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ . | quote }}
+{{- end }}
+{{- end -}}

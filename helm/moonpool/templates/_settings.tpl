@@ -62,6 +62,19 @@
   "http_host" "0.0.0.0"
   "http_port" (int $values.httpPort)
 -}}
+{{- if .Values.tracing.endpoint -}}{{- $_ := set $settings "tracing" true -}}{{- end -}}
+{{- with $values.events -}}
+{{- if .port -}}
+{{- $_ := set $settings "events_host" "0.0.0.0" -}}
+{{- $_ := set $settings "events_port" (int .port) -}}
+{{- if .keysSecret -}}
+{{- $_ := set $settings "events_key" "/etc/moonpool/events/events.key" -}}
+{{- $_ := set $settings "events_clients" "/etc/moonpool/events/events.clients" -}}
+{{- else if not $.Values.access.insecure -}}
+{{- fail "master.events.port is set: KV events name the blocks of all tenants; name a Secret with keys in master.events.keysSecret (docs/security.md)" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $endpoints := include "moonpool.etcdEndpoints" . | fromJsonArray -}}
 {{- if $endpoints -}}
 {{- $_ := set $settings "store" (printf "etcd://%s" (join ";" $endpoints)) -}}
@@ -96,6 +109,7 @@
   "segment_dir" "/segments"
   "run_dir" "/run/moonpool"
 -}}
+{{- if .Values.tracing.endpoint -}}{{- $_ := set $settings "tracing" true -}}{{- end -}}
 {{- if eq $values.memory.kind "hugePages" -}}{{- $_ := set $settings "page_size" "64MiB" -}}{{- end -}}
 {{- if $values.rdma.enabled -}}
 {{- $_ := set $settings "engine_protocol" $values.rdma.protocol -}}
