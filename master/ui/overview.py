@@ -57,7 +57,11 @@ async def show(api: Api) -> None:
     async def refresh() -> None:
         cluster, health = await api.get("/cluster"), await api.get("/health")
         samples = await api.items("/history")
-        _show_warnings(warnings, health)
+        missing = [
+            f"master {one['master']} has not answered, and its part is missing here: {one['reason']}"
+            for one in cluster["unanswered"]
+        ]
+        _show_warnings(warnings, [*health["reasons"], *health["warnings"], *missing])
         _show_figures(figures, cluster, samples)
         times = [sample["time_s"] for sample in samples]
         hits.show(*_ratios(samples))
@@ -70,11 +74,11 @@ async def show(api: Api) -> None:
     await every(REFRESH_S, refresh)
 
 
-def _show_warnings(column: ui.column, health: Document) -> None:
+def _show_warnings(column: ui.column, reasons: Sequence[str]) -> None:
     column.clear()
-    column.set_visibility(bool(health["reasons"] or health["warnings"]))
+    column.set_visibility(bool(reasons))
     with column:
-        for reason in [*health["reasons"], *health["warnings"]]:
+        for reason in reasons:
             with card().classes("flex-row items-center gap-2 no-wrap"):
                 ui.icon("warning", color="warning").classes("text-xl")
                 ui.label(reason)

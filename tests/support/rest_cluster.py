@@ -32,7 +32,7 @@ HASHES = [one.hex() for one in hashes_of(KEYS)]
 class Cluster:
     """Two masters with REST interfaces, a node, and objects that lie in shards of both."""
 
-    def __init__(self, stack: ExitStack, folder: Path) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, *, dashboard: bool = False) -> None:
         etcd = stack.enter_context(EtcdServer(folder))
         certificates = Certificates(folder)
         self.trust = ssl.create_default_context(cafile=certificates.ca)
@@ -45,7 +45,7 @@ class Cluster:
             "4",
             "--lease-s",
             "15",
-            "--dashboard=false",
+            f"--dashboard={dashboard}",
         ]
         flags += [f"--{name.replace('_', '-')}={value}" for name, value in guards.items()]
         self.masters = [
