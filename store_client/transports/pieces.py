@@ -52,6 +52,8 @@ def split_evenly(lengths: U64, parts_max: int, part_bytes_min: int) -> list[NDAr
     `part_bytes_min`."""
     if len(lengths) == 0:
         return []
+    if int(lengths.sum()) < 2 * part_bytes_min:  # as all small batches
+        return [np.arange(len(lengths))]
     ends = np.cumsum(lengths, dtype=np.uint64)
     total = int(ends[-1])
     parts = max(1, min(parts_max, total // max(part_bytes_min, 1), len(lengths)))

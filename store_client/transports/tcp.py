@@ -25,6 +25,9 @@ from moonpool.store_client.workers import Workers
 
 log = logging.getLogger(__name__)
 
+_OK = np.uint8(Status.OK)
+"""Compared with arrays of statuses: a fifth of an enum's time."""
+
 EXCHANGE_BYTES = 32 << 20
 """Of one exchange: headers are looked at after the last byte, so a longer one would meet more evictions."""
 
@@ -115,27 +118,22 @@ class TcpTransport:
         self._workers.run([partial(guarded, share) for share in shares], deadline_s)
 
     def _read_part(self, batch: ReadBatch, index: NDArray[np.intp], deadline_s: float) -> U8:
-        request = LaneRead(
-            pack_u32(batch.slots[index]), pack_u64(batch.generations[index]), pack_u64(batch.lengths[index])
-        )
-        into = batch.into if len(index) == batch.into.count else batch.into.take(index)
+        if len(index) < batch.into.count:
+            batch = batch.part(index)
+        request = LaneRead(pack_u32(batch.slots), pack_u64(batch.generations), pack_u64(batch.lengths))
+        into = batch.into
         spec = self._spec_of(batch.keyspace)
         statuses, headers = self._lanes.exchange(
             lambda lane: lane.read(request, into, deadline_s), spec, deadline_s
         )
-        sent = np.flatnonzero(statuses == Status.OK)
-        objects = index[sent]
+        sent = np.flatnonzero(statuses == _OK)
+        there = batch if len(sent) == into.count else batch.part(sent)
         right = holds(
-            headers,
-            batch.generations[objects],
-            keyspace_word(batch.keyspace),
-            batch.rank,
-            batch.hashes[objects],
-            batch.lengths[objects],
+            headers, there.generations, keyspace_word(there.keyspace), there.rank, there.hashes, there.lengths
         )
         statuses[sent[~right]] = Status.MISSING
         if batch.verify:
-            wrong = mismatches(into.take(sent), np.where(right, headers["checksum"], np.uint64(0)))
+            wrong = mismatches(there.into, np.where(right, headers["checksum"], np.uint64(0)))
             statuses[sent[wrong]] = Status.CORRUPT
         return statuses
 

@@ -26,7 +26,18 @@ def test_an_admin_may_send_everything(request_type: type[m.Message]) -> None:
     assert Identity("any", Role.ADMIN).may(request_type)
 
 
-CHANGING = {m.PutStart, m.PutAbandon, m.Remove, m.Clear, m.Pin, m.Unpin, m.ReportBad, m.Begin, m.LaneWrite}
+CHANGING = {
+    m.PutStart,
+    m.PutAbandon,
+    m.Remove,
+    m.Clear,
+    m.Pin,
+    m.Unpin,
+    m.ReportBad,
+    m.Begin,
+    m.PutSmall,
+    m.LaneWrite,
+}
 OF_NODES = {m.Announce, m.Report, m.Heartbeat, m.Need}
 
 
