@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -17,8 +18,15 @@ from moonpool.benchmarks.arena import Arena, Shape
 from moonpool.schemas.errors import RpcFailed
 from moonpool.store_client.children import start_child, stop_child
 
+CALL_TIMEOUT_S = 60.0
+"""Of one batch. Mooncake without pooled connections opens one a fragment, and in the end waits for the kernel to take it:
+minutes were seen."""
+
+FILL_TIMEOUT_S = 900.0
+"""Of what is done once before a group begins."""
+
 DIED: dict[str, Any] = {"seconds": math.inf, "samples": [], "puts": [], "gets": [], "verified": False}
-"""What a process that has died answers: its cases lack it from then on."""
+"""What a process that has died, or was given up, answers: its cases lack it from then on."""
 
 
 class Worker:
@@ -89,7 +97,7 @@ class Worker:
             return DIED
         self.send(do, **arguments)
         try:
-            return self._answer()
+            return self._answer(FILL_TIMEOUT_S if do == "fill" else CALL_TIMEOUT_S)
         except RpcFailed as error:
             if self.name.startswith("moonpool"):
                 raise
@@ -97,8 +105,11 @@ class Worker:
             print(f"{self.name} has died in {do} {arguments}: {error}", file=sys.stderr, flush=True)
             return DIED
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, timeout_s: float = FILL_TIMEOUT_S) -> dict[str, Any]:
         assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+            stop_child(self._process, grace_s=1.0)
+            raise RpcFailed(peer=f"the benchmark of {self.name}", reason=f"no answer within {timeout_s:g} s")
         line = self._process.stdout.readline()
         if not line:
             said = os.pread(self._log.fileno(), 1 << 16, 0).decode(errors="replace")
