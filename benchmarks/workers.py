@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -66,7 +67,8 @@ class Worker:
     ) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # of what one that has died was still told
+                pipe.close()
         stop_child(self._process, grace_s=5.0)
         self._log.close()
 
