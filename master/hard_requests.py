@@ -172,6 +172,7 @@ class HardRequests:
             known = self._core.restorer.keyspaces()
             gone = next((digest for digest in self._state.keyspaces if digest not in known), None)
             writes += [Delete(keyspace_key(gone))] if gone is not None else []
+            writes += [Delete(replicas_key(gone))] if gone in self._state.replicas else []
         return writes
 
     async def _pin(self, message: Pin, origin: Origin) -> None:

@@ -6,7 +6,7 @@ follows another. Later runs of a chain aren't linked to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW
@@ -76,12 +76,12 @@ class HotCopies:
         self._heats: dict[int, Heat] = {}
         self._next_s = 0.0
 
-    def look(self, kept: Usable, capacity_bytes: int, now_s: float) -> list[Short]:
-        """Wishes copies of what is hot. Returns copies that are wanted no more."""
+    def look(self, kept: Usable, capacity_bytes: Callable[[], int], now_s: float) -> list[Short]:
+        """Wishes copies of what is hot. Returns copies that are wanted no more. `capacity_bytes`: of the whole pool."""
         if not self._hits_per_min or now_s < self._next_s:
             return []
         self._next_s = now_s + LOOK_EVERY_S
-        left_bytes = int(capacity_bytes * HOT_SHARE)
+        left_bytes = int(capacity_bytes() * HOT_SHARE)
         tables = {(shard, table.keyspace): table for shard, table in self._shards.changing()}
         cold: list[Short] = []
         heats, self._heats = self._heats, {}

@@ -7,7 +7,7 @@ copies is looked for (seeker.py), what is made next is decided (planner.py), and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 
 import numpy as np
@@ -103,8 +103,7 @@ class Replication:
         self._drains.keep([node.index for node in leaving])
         if not self._on:
             return [], []
-        capacity_bytes = sum(node.info.capacity_bytes for node in self._nodes.takers())
-        cold = self._hot.look(self._nodes.staying, capacity_bytes, now_s)
+        cold = self._hot.look(self._nodes.staying, self._capacity_bytes, now_s)
         if not (leaving or self._shards.replicated or self._wishes or cold):
             return [], []
         fates = self._fates(leaving)
@@ -115,6 +114,10 @@ class Replication:
         self._seeker.look(ROWS_A_TICK, fates, self._shards.is_current)
         pushes = self._order_some(now_s, fates) + self._grant_some(now_s, fates)
         return pushes, self._let_go(now_s, fates, step_of) + self._cool(cold, now_s, fates, step_of)
+
+    def _capacity_bytes(self) -> int:
+        nodes = self._nodes.all()
+        return sum(node.info.capacity_bytes for node in nodes if self._nodes.staying[node.index])
 
     def _leaving(self) -> list[Node]:
         return [node for node in self._nodes.draining() if node.state is not NodeState.LOST]
@@ -187,7 +190,7 @@ class Replication:
         ]
         if not wanted:
             return []
-        seats = self._seats()
+        seats = self._seats({want.to for _, want in wanted if want.to >= 0})
         orders, answers = self._planner.plan([want for _, want in wanted], seats, self._host_of, now_s)
         later = (Answer.LATER, Answer.UNDER_WAY)
         self._wishes.again([one for (one, _), answer in zip(wanted, answers, strict=True) if answer in later])
@@ -237,9 +240,14 @@ class Replication:
 
     # ------------------------------------------------------------ nodes
 
-    def _seats(self) -> list[Seat]:
-        promised = self._shards.promised()
-        return [self._seat(node, promised.get(node.index, 0)) for node in self._nodes.takers()]
+    def _seats(self, named: Collection[int] = ()) -> list[Seat]:
+        """Of a large cluster some nodes, each time others, and always those that are named."""
+        promised, takers = self._shards.promised(), {node.index: node for node in self._nodes.takers()}
+        for index in named:
+            node = self._nodes.get(self._nodes.names[index])
+            if node is not None and self._nodes.staying[index]:
+                takers[index] = node
+        return [self._seat(node, promised.get(index, 0)) for index, node in takers.items()]
 
     def _seat(self, node: Node, promised_bytes: int) -> Seat:
         capacity_bytes = node.info.capacity_bytes
