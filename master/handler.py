@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 
 import msgspec
@@ -146,7 +146,7 @@ class MasterHandler:
         waiting = self._confirmations.expect(reachable, wait_s)
         self._push(outcome.pushes)
         away = [*missed, *(key for key in outcome.awaits if key not in reachable)]
-        removed = self._removed(message, reply, drops, pinned, away, waiting)
+        removed = self._removed(message, reply, drops, pinned, away, missed, waiting)
         return _both(voided, removed) if voided is not None else removed
 
     def _look_at_lease(self) -> bool:
@@ -171,12 +171,14 @@ class MasterHandler:
         drops: dict[DropKey, Drop],
         pinned: dict[int, set[bytes]],
         away: list[DropKey],
+        missed: Collection[DropKey],
         waiting: asyncio.Future[list[DropKey]],
     ) -> Message:
         open_keys = [*away, *await waiting]
         if self._hard is not None:
             recorded = await self._hard.record_removals((key, drops[key]) for key in open_keys)
             open_keys = [key for key in open_keys if key not in recorded]
+            await self._tell_late({segment for segment, _ in missed}, message.wait_ms)
             await self._hard.end_pins(message, pinned)
         pending = {segment for segment, _ in open_keys}
         if not pending:
@@ -188,6 +190,17 @@ class MasterHandler:
         return msgspec.structs.replace(
             reply, pending=sorted({*reply.pending, *(names.get(one, one.hex()) for one in pending)})
         )
+
+    async def _tell_late(self, segments: Collection[bytes], wait_ms: int) -> None:
+        """Nodes that have announced themselves while a removal was being recorded for them."""
+        assert self._hard is not None
+        here = [segment for segment in segments if segment in self._nodes]
+        pushes = [push for segment in here for push in self._hard.announced(segment)]
+        if pushes:
+            keys = [(segment, drop.drop_id) for segment, drop in pushes]
+            done = self._confirmations.expect(keys, min(max(wait_ms, 0), WAIT_MS_MAX) / 1000)
+            self._push(pushes)
+            await done  # or not: it is recorded
 
     def evict(self, segment: bytes, want_bytes: int) -> Victims:
         """Has a node give up its next victims, as if it had asked for room. Raises NotFound."""

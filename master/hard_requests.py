@@ -342,6 +342,15 @@ class HardRequests:
             self._leaving.add((shard, segment, number))
             self.recorder.record_later(shard, self._state.removed(shard, segment, number))
 
+    def _forget_again(self) -> None:
+        """Records whose deletion has failed."""
+        for shard in list(self._core.shards):
+            for segment in self._state.segments(shard):
+                for number, removal in self._state.removals(shard, segment).items():
+                    if self._core.restorer.obeyed(segment, shard, removal.order):
+                        self._leaving.discard((shard, segment, number))
+                        self._forget(shard, segment, number)
+
     # ------------------------------------------------------------ time
 
     def facts(self) -> dict[str, int | float]:
@@ -355,6 +364,7 @@ class HardRequests:
             return
         self._expire_s = now_s
         self.nodes.look(now_s)
+        self._forget_again()
         now_ms = wall_ms()
         for shard, writes in self._state.expired(now_ms, now_ms - REMOVAL_KEPT_MS, EXPIRED_A_TURN).items():
             self.recorder.record_later(shard, writes)

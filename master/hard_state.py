@@ -37,6 +37,8 @@ class HardState:
         self.nodes: dict[bytes, str] = {}
         self._pins: dict[int, dict[Name, int]] = {}
         self._removals: dict[int, dict[bytes, dict[int, RemovalRecord]]] = {}
+        self._numbers: dict[tuple[int, bytes], int] = {}
+        """The last one given to a removal."""
 
     # ------------------------------------------------------------ records
 
@@ -96,6 +98,7 @@ class HardState:
         """Another master changes that shard's records from now on."""
         self._pins.pop(shard, None)
         self._removals.pop(shard, None)
+        self._numbers = {name: number for name, number in self._numbers.items() if name[0] != shard}
 
     # ------------------------------------------------------------ what must be written
 
@@ -148,7 +151,10 @@ class HardState:
 
     def remove(self, shard: int, segment: bytes, removal: RemovalRecord) -> tuple[int, list[Write]]:
         """For a node to be told again when it is back: the removal's number, and what to write."""
-        number = max(self._removals.get(shard, {}).get(segment, ()), default=0) + 1
+        known = max(self._removals.get(shard, {}).get(segment, ()), default=0)
+        # Never one that was used: a deletion of that may be said again.
+        number = max(known, self._numbers.get((shard, segment), 0)) + 1
+        self._numbers[shard, segment] = number
         return number, [Put(records.removal_key(shard, segment, number), records.encode(removal))]
 
     def removed(self, shard: int, segment: bytes, number: int) -> list[Write]:
@@ -161,6 +167,10 @@ class HardState:
         """(keyspace, hash, until ms or 0) of each."""
         for (keyspace, block_hash), until_ms in self._pins.get(shard, {}).items():
             yield keyspace, block_hash, until_ms
+
+    def segments(self, shard: int) -> list[bytes]:
+        """Those that have removals to confirm."""
+        return list(self._removals.get(shard, ()))
 
     def removals(self, shard: int, segment: bytes) -> dict[int, RemovalRecord]:
         """By number, oldest first, those that a segment has not confirmed."""

@@ -128,6 +128,16 @@ def assert_pins_are_kept(cluster: Cluster) -> tuple[int, int]:
     return len(pinned), len(unpinned)
 
 
+def assert_removals_hold(cluster: Cluster) -> int:
+    """Nothing that was acknowledged to be removed is there. Returns how many there were."""
+    said = [line for client in cluster.clients.values() for line in client.said()]
+    removed = [line["removed"] for line in said if "removed" in line]
+    there = cluster.auditor.batch_is_exist(removed)
+    back = [key for key, found in zip(removed, there, strict=True) if found]
+    assert not back, f"{len(back)} of {len(removed)} removed objects are back: {back[:5]}"
+    return len(removed)
+
+
 def assert_all_space_comes_back(cluster: Cluster) -> None:
     """With every row removed, every node has all its memory again, and etcd holds no promise about any of it."""
     owners = keys_in_etcd(cluster, "shards/")

@@ -38,6 +38,9 @@ SLACK_S = 0.75
 PINS_MAX = 12
 """Of one process; then the oldest is unpinned."""
 
+REMOVED_MAX = 64
+"""Of one process, that are asked for again and again."""
+
 TELL_EVERY_S = 0.5
 
 
@@ -79,6 +82,7 @@ class ChaosClient:
         self._seen: Counter[str] = Counter()
         self._slowest_s = 0.0
         self._pins: deque[str] = deque()
+        self._removed: deque[str] = deque(maxlen=REMOVED_MAX)
         self._numbers = iter(range(1 << 30))
 
     def run(self, stopped: Callable[[], bool]) -> None:
@@ -86,7 +90,7 @@ class ChaosClient:
         told_s = 0.0
         while not stopped():
             self._dice.choice(
-                [self.write, self.read, self.read, self.read, self.store, self.pin, self.fetch]
+                [self.write, self.read, self.read, self.store, self.pin, self.fetch, self.remove, self.ask]
             )()
             if time.monotonic() > told_s + TELL_EVERY_S:
                 told_s = time.monotonic()
@@ -186,6 +190,25 @@ class ChaosClient:
             say(unpinning=oldest)
             if self.timed("unpin", lambda: self._client.unpin(OBJECTS, hashes_of([oldest]))) == 1:
                 say(unpinned=oldest)
+
+    def remove(self) -> None:
+        """An object of this process's own, which nobody puts again."""
+        key = f"object {next(self._numbers)} of {self._name}, for a moment"
+        if self.timed("put", lambda: self._client.put(key, value_of(key))) is not Status.OK:
+            return
+        removed = self.timed("remove", lambda: self._client.batch_remove([key], force=True))
+        if removed is not None and not removed.pending:
+            say(removed=key)
+            self._removed.append(key)
+
+    def ask(self) -> None:
+        """None of those is ever there again, whoever takes over."""
+        keys = list(self._removed)
+        there = self.timed("is_exist", lambda: self._client.batch_is_exist(keys)) if keys else None
+        self._seen["absent"] += len(keys) if there else 0
+        for key, back in zip(keys, there or (), strict=False):
+            if back:
+                say(wrong=f"{key} is back")
 
 
 def blocks_in(buffer: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Fragments:

@@ -1,7 +1,7 @@
 """Masters, nodes, clients and etcd, killed, frozen, cut off and put out of time by a seeded die, while clients work.
 
 Contents follow from keys. What must hold through it all: no wrong byte, every call within its deadline. And at the end: no
-acknowledged pin lost, no slot lost, and masters, etcd and headers that agree on every block. MOONPOOL_CHAOS_SEED replays a
+acknowledged pin lost or removal undone, no slot lost, and masters, etcd and headers that agree on every block. MOONPOOL_CHAOS_SEED replays a
 run; MOONPOOL_SOAK=1 makes it last 20 minutes.
 """
 
@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos.audit import SPECS, assert_all_space_comes_back, assert_pins_are_kept, assert_space_is_whole
+from chaos.audit import (
+    SPECS,
+    assert_all_space_comes_back,
+    assert_pins_are_kept,
+    assert_removals_hold,
+    assert_space_is_whole,
+)
 from chaos.cluster import PARTS, Cluster
 from chaos.faults import Kind, plan
 
@@ -77,8 +83,14 @@ def test_nothing_is_lost_whoever_is_struck(tmp_path: Path) -> None:
         assert_space_is_whole(cluster)
         print(f"{cluster.copied()} blocks were copied by nodes as they are now")
         pinned, unpinned = assert_pins_are_kept(cluster)
-        print(f"{pinned} pins and {unpinned} unpins were acknowledged")
+        removed = assert_removals_hold(cluster)
+        print(f"{pinned} pins, {unpinned} unpins and {removed} removals were acknowledged")
         assert_all_space_comes_back(cluster)
         assert not set(cluster.relaunches) - {"m0", "m1", "m2"}, f"{cluster.relaunches}; see {tmp_path}"
         # Or it showed nothing.
-        assert counts["verified"] > 50 * CHAOS_S / 30 and pinned and sum(faults.values()) > CHAOS_S / 3
+        assert (
+            counts["verified"] > 50 * CHAOS_S / 30
+            and pinned
+            and removed
+            and sum(faults.values()) > CHAOS_S / 3
+        )

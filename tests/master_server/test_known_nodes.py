@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from master_server.test_hard_requests import HASHES, Life
 from support.report_node import KEYSPACE, SPEC, ReportNode
 
 from moonpool.master import hard_requests, known_nodes
-from moonpool.schemas.messages import Clear, Drop, RegisterKeyspace, Remove
+from moonpool.master.store.base import Delete, Put, Write
+from moonpool.schemas.errors import StoreFailed
+from moonpool.schemas.messages import Clear, Drop, Freed, RegisterKeyspace, Remove
+from moonpool.schemas.packed import pack_u16, pack_u32, pack_u64
+
+
+def freed_of(hashes: list[bytes], index: int) -> Freed:
+    """One block of `entries_of`."""
+    return Freed(KEYSPACE, pack_u16([0]), hashes[index], pack_u32([index]), pack_u64([index + 1]))
 
 
 @pytest.fixture
@@ -59,3 +70,61 @@ async def test_nodes_that_nobody_hears_of_leave_the_store(
         assert (await life.facts())["recorded_nodes"] == 1
         monkeypatch.setattr(known_nodes, "FORGET_S", 0.0)
         await life.until(lambda facts: facts["recorded_nodes"] == 0)
+
+
+async def test_a_node_that_comes_while_a_removal_is_recorded_for_it_hears_of_it(path: Path) -> None:
+    node = ReportNode("n1")
+    async with Life(path, log_every_s=0) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, [])
+        await life.until(lambda facts: facts["recorded_nodes"] == 1)
+        await node.close()
+    async with Life(path, log_every_s=0) as life:
+        store = life.server._store._store
+        commit, reached, gate = store.commit, asyncio.Event(), asyncio.Event()
+
+        async def gated(writes: Sequence[Write], **more: Any) -> int | None:
+            if any(isinstance(one, Put) and one.key.startswith(b"removals/") for one in writes):
+                reached.set()
+                await gate.wait()
+            return await commit(writes, **more)
+
+        store.commit = gated  # type: ignore[method-assign]
+        removing = asyncio.create_task(life.call(Remove(KEYSPACE, HASHES[3], True)))
+        await reached.wait()
+        await node.join(life.address, HASHES)
+        assert await life.ready() == 10, "nobody has been told that it is removed"
+        gate.set()
+        while not any(isinstance(push, Drop) and push.hashes == HASHES[3] for push in node.pushes):
+            await asyncio.sleep(0.01)
+        await node.report([freed_of(HASHES, 3)])
+        assert (await removing).pending == []  # type: ignore[attr-defined]
+        await life.until(lambda facts: facts["recorded_removals"] == 0)
+        assert await life.ready() == 3
+        await node.close()
+
+
+async def test_a_deletion_that_failed_is_said_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = ReportNode("n1")
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        await node.close()
+        await life.call(Remove(KEYSPACE, HASHES[3], True))
+        assert (await life.facts())["recorded_removals"] == 1
+        store = life.server._store._store
+        commit, failed = store.commit, asyncio.Event()
+
+        async def fails(writes: Sequence[Write], **more: Any) -> int | None:
+            if any(isinstance(one, Delete) and one.key.startswith(b"removals/") for one in writes):
+                failed.set()
+                raise StoreFailed(store="it", reason="away")
+            return await commit(writes, **more)
+
+        store.commit = fails  # type: ignore[method-assign]
+        await node.join(life.address, HASHES)
+        await failed.wait()
+        store.commit = commit  # type: ignore[method-assign]
+        monkeypatch.setattr(hard_requests, "EXPIRE_EVERY_S", 0.0)
+        await life.until(lambda facts: facts["recorded_removals"] == 0)
+        await node.close()
