@@ -32,7 +32,7 @@ from moonpool.master.store.records import (
     tenant_key,
 )
 from moonpool.schemas.clock import Clock
-from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError
+from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError, StaleEpoch, WrongShard
 from moonpool.schemas.messages import (
     AS_CONFIGURED,
     Clear,
@@ -291,8 +291,11 @@ class HardRequests:
                 await self.recorder.record(writes, drop.shard)
             except MoonpoolError as error:
                 log.warning("a removal on node %s is not recorded: %s", name, error)
-                continue
-            done.add(key)
+                if isinstance(error, (StaleEpoch, WrongShard)):
+                    continue
+                self._state.apply(writes)  # it may be all the same: then it must leave the store some time
+            else:
+                done.add(key)
             self._leaving.discard((drop.shard, segment, number))
             if self._core.restorer.obeyed(segment, drop.shard, drop.order):  # while it was recorded
                 self._forget(drop.shard, segment, number)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from master_server.test_hard_requests import HASHES, Life
+from master_server.test_hard_requests import HASHES, T_S, Life
 from support.report_node import KEYSPACE, SPEC, ReportNode
 
 from moonpool.master import hard_requests, known_nodes
@@ -127,4 +127,30 @@ async def test_a_deletion_that_failed_is_said_again(path: Path, monkeypatch: pyt
         store.commit = commit  # type: ignore[method-assign]
         monkeypatch.setattr(hard_requests, "EXPIRE_EVERY_S", 0.0)
         await life.until(lambda facts: facts["recorded_removals"] == 0)
+        await node.close()
+
+
+async def test_a_record_whose_answer_was_lost_leaves_the_store_all_the_same(path: Path) -> None:
+    node = ReportNode("n1")
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        await node.close()
+        store = life.server._store._store
+        commit = store.commit
+
+        async def forgetful(writes: Sequence[Write], **more: Any) -> int | None:
+            revision = await commit(writes, **more)
+            if any(isinstance(one, Put) and one.key.startswith(b"removals/") for one in writes):
+                raise StoreFailed(store="it", reason="no answer")
+            return revision
+
+        store.commit = forgetful  # type: ignore[method-assign]
+        reply = await life.call(Remove(KEYSPACE, HASHES[3], True))
+        assert reply.pending == ["n1"], "nobody knows whether it is recorded"  # type: ignore[attr-defined]
+        assert len((await store.read(b"removals/", timeout_s=T_S)).records) == 1
+        await node.join(life.address, HASHES)
+        async with asyncio.timeout(T_S):
+            while (await store.read(b"removals/", timeout_s=T_S)).records:
+                await asyncio.sleep(0.02)
         await node.close()
