@@ -129,6 +129,7 @@ class MasterHandler:
     def _remove(self, message: Remove | Clear, origin: Origin) -> Message | Awaitable[Message]:
         pinned = self._hard.kept_rows(message) if self._hard is not None else {}
         outcome = self._core.handle(message, self._clock.now_s(), origin)
+        pinned = self._hard.taken_pins(message, pinned) if self._hard is not None else {}
         voided = self._hard.removed(message) if self._hard is not None else None
         reply = outcome.reply
         assert isinstance(reply, Removed)

@@ -265,11 +265,16 @@ class HardRequests:
             ]
         return found
 
-    async def end_pins(self, message: Remove | Clear, before: dict[int, set[bytes]]) -> None:
-        """Those whose rows the removal took are no pins any more. Raises the store's errors."""
+    def taken_pins(self, message: Remove | Clear, before: dict[int, set[bytes]]) -> dict[int, set[bytes]]:
+        """Of those, the ones that it took: to be asked for at once after it. Later, rows may have left for other reasons,
+        for which no pin ends."""
         after = self._core.restorer.kept_rows(message.keyspace) if before else {}
-        for shard, hashes in before.items():
-            await self._release(shard, message.keyspace, sorted(hashes - after.get(shard, set())))
+        return {shard: hashes - after.get(shard, set()) for shard, hashes in before.items()}
+
+    async def end_pins(self, message: Remove | Clear, taken: dict[int, set[bytes]]) -> None:
+        """Those are no pins any more. Raises the store's errors."""
+        for shard, hashes in taken.items():
+            await self._release(shard, message.keyspace, sorted(hashes))
 
     async def record_removals(self, drops: Iterable[tuple[DropKey, Drop]]) -> set[DropKey]:
         """Has removals written that nodes have not confirmed: they are done when those are back. Returns those that

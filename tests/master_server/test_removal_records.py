@@ -1,4 +1,4 @@
-"""Nodes that a new master knows of by the store alone."""
+"""Removals and the store: nodes that a new master knows by their records alone, records that come and go, pins that stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.report_node import KEYSPACE, SPEC, ReportNode
 from moonpool.master import hard_requests, known_nodes
 from moonpool.master.store.base import Delete, Put, Write
 from moonpool.schemas.errors import StoreFailed
-from moonpool.schemas.messages import Clear, Drop, Freed, RegisterKeyspace, Remove
+from moonpool.schemas.messages import Clear, Drop, Freed, Pin, RegisterKeyspace, Remove
 from moonpool.schemas.packed import pack_u16, pack_u32, pack_u64
 
 
@@ -153,4 +153,27 @@ async def test_a_record_whose_answer_was_lost_leaves_the_store_all_the_same(path
         async with asyncio.timeout(T_S):
             while (await store.read(b"removals/", timeout_s=T_S)).records:
                 await asyncio.sleep(0.02)
+        await node.close()
+
+
+async def test_a_removal_ends_no_pin_of_a_row_that_leaves_meanwhile_for_another_reason(path: Path) -> None:
+    """A node that is lost, or an inventory that doesn't name it: it holds again when the row is back."""
+    node, slow = ReportNode("n1"), ReportNode("n2", confirms=False)
+    async with Life(path) as life:
+        await life.call(RegisterKeyspace(SPEC))
+        await node.join(life.address, HASHES)
+        await slow.join(life.address, [])
+        await life.count(Pin(KEYSPACE, HASHES[3]))
+        await life.count(Pin(KEYSPACE, HASHES[9]))
+        removing = asyncio.create_task(life.call(Remove(KEYSPACE, HASHES[9], True, 1000)))
+        await life.until(lambda facts: facts["rows"] == 9)
+        await node.report([freed_of(HASHES, index) for index in range(8, 2, -1)])
+        assert (await life.facts())["rows"] == 3
+        assert (await removing).count == 1  # type: ignore[attr-defined]
+        assert (await life.facts())["recorded_pins"] == 1, "that of what was removed has ended"
+        await node.close()
+        await slow.close()
+    async with Life(path) as life:
+        await node.join(life.address, HASHES[:9])
+        assert (await life.facts())["pins"] == 1
         await node.close()
