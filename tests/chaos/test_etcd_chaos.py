@@ -28,7 +28,7 @@ from chaos.faults import Kind, plan
 pytestmark = pytest.mark.etcd
 
 SEED = int(os.environ.get("MOONPOOL_CHAOS_SEED", "4"))
-LENGTH_S = "1200" if os.environ.get("MOONPOOL_SOAK") == "1" else "30"
+LENGTH_S = "1200" if os.environ.get("MOONPOOL_SOAK") == "1" else "25"
 CHAOS_S = float(os.environ.get("MOONPOOL_CHAOS_S", LENGTH_S))
 WATCH_S = 0.2
 
