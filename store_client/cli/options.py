@@ -77,6 +77,23 @@ def parsed(assignments: Sequence[str]) -> dict[str, object]:
     return values
 
 
+def by_kind(assignments: Sequence[str], kinds: Mapping[str, type[Settings]]) -> dict[str, list[str]]:
+    """Those of --set [KIND.]NAME=VALUE for each kind. Without a kind they are for all that have such a setting; for all,
+    which then say so, where none has."""
+    found: dict[str, list[str]] = {kind: [] for kind in kinds}
+    for text in assignments:
+        name = text.partition("=")[0].strip()
+        kind, dot, _ = name.partition(".")
+        if dot and kind in kinds:
+            found[kind].append(text.strip().removeprefix(f"{kind}."))
+            continue
+        field = name.replace("-", "_")
+        having = [kind for kind, model in kinds.items() if field in model.model_fields] or list(kinds)
+        for kind in having:
+            found[kind].append(text)
+    return found
+
+
 def log_to_stderr(verbose: bool) -> None:
     """Log lines of a server process."""
     logging.basicConfig(

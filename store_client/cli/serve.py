@@ -280,7 +280,8 @@ def http_port_to_serve(plan: Plan) -> int:
 
 def http_url(master: MasterSettings) -> str:
     """Where the REST interface is; empty where it isn't."""
-    return f"http://{reachable(master.http_host)}:{master.http_port}" if master.http_port else ""
+    scheme = "https" if master.tls_cert else "http"
+    return f"{scheme}://{reachable(master.http_host)}:{master.http_port}" if master.http_port else ""
 
 
 def reachable(host: str) -> str:

@@ -14,6 +14,7 @@ from moonpool.store_client.cli.options import (
     ConfigFile,
     Master,
     Verbose,
+    by_kind,
     loaded,
     log_to_stderr,
 )
@@ -110,6 +111,14 @@ def serve(
     segment_dir: SegmentDir = None,
     store: Store = None,
     config: ConfigFile = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="[KIND.]NAME=VALUE",
+            help="Any other setting; master. or node. before it: of that one alone. May be repeated.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -119,11 +128,12 @@ def serve(
 
     master_flags = {"host": host, "port": port, "http_port": http_port, "store": store}
     node_flags = {"size": size, "host": host, "name": name, "segment_dir": segment_dir}
-    master = loaded(MasterSettings, file=config, flags=master_flags)
+    sets = by_kind(assignments or (), {"master": MasterSettings, "node": NodeSettings})
+    master = loaded(MasterSettings, file=config, flags=master_flags, assignments=sets["master"])
     plan = Plan(
         master.settings,
         # The node's own port stays free: MOONPOOL_PORT and a file's `port` mean the master's.
-        loaded(NodeSettings, file=config, flags=node_flags | {"port": 0}).settings,
+        loaded(NodeSettings, file=config, flags=node_flags | {"port": 0}, assignments=sets["node"]).settings,
         verbose,
         any_http_port=master.origins["http_port"] == "default",
     )

@@ -21,6 +21,7 @@ from moonpool.schemas.config import ClientSettings, MasterSettings, NodeSettings
 from moonpool.store_client import StoreClient
 from moonpool.store_client.cli import serve as serving
 from moonpool.store_client.cli.main import app
+from moonpool.store_client.cli.options import by_kind
 
 runner = CliRunner()
 MAIN = [sys.executable, "-m", "moonpool.store_client.cli.main"]
@@ -189,3 +190,12 @@ def test_a_master_writes_where_it_listens(tmp_path: Path) -> None:
             assert runner.invoke(app, ["status", "--master", ready.read_text(), "--json"]).exit_code == 0
         finally:
             process.terminate()
+
+
+def test_settings_go_to_whom_they_are_for() -> None:
+    kinds = {"master": MasterSettings, "node": NodeSettings}
+    given = ["heartbeat-s=2", "lanes_max=3", "tracing=true", "node.tls_cert=a", "nobody=1"]
+    assert by_kind(given, kinds) == {
+        "master": ["heartbeat-s=2", "tracing=true", "nobody=1"],
+        "node": ["lanes_max=3", "tracing=true", "tls_cert=a", "nobody=1"],
+    }
