@@ -19,12 +19,15 @@ from moonpool.benchmarks.arena import Arena, Shape
 from moonpool.schemas.errors import RpcFailed
 from moonpool.store_client.children import start_child, stop_child
 
-CALL_TIMEOUT_S = 60.0
-"""Of one batch. Mooncake without pooled connections opens one a fragment, and in the end waits for the kernel to take it:
-minutes were seen."""
+BATCH_TIMEOUT_S = 20.0
+"""Mooncake without pooled connections opens one a fragment, until 13,000 closed ones leave the kernel hardly a port to give
+out: minutes were seen for a batch."""
 
+CALL_TIMEOUT_S = 120.0
 FILL_TIMEOUT_S = 900.0
 """Of what is done once before a group begins."""
+
+_TIMEOUTS_S = {"put": BATCH_TIMEOUT_S, "get": BATCH_TIMEOUT_S, "fill": FILL_TIMEOUT_S}
 
 DIED: dict[str, Any] = {"seconds": math.inf, "samples": [], "puts": [], "gets": [], "verified": False}
 """What a process that has died, or was given up, answers: its cases lack it from then on."""
@@ -99,7 +102,7 @@ class Worker:
             return DIED
         self.send(do, **arguments)
         try:
-            return self._answer(FILL_TIMEOUT_S if do == "fill" else CALL_TIMEOUT_S)
+            return self._answer(_TIMEOUTS_S.get(do, CALL_TIMEOUT_S))
         except RpcFailed as error:
             if self.name.startswith("moonpool"):
                 raise
