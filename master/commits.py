@@ -40,7 +40,8 @@ def commit(
     _queue(table, list(dict.fromkeys(fresh_rows[new_here].tolist())), segment, now_s)
     rest = np.ones(len(rows), dtype=np.bool_)
     rest[chosen] = False
-    _mark_known(table, segment, entries, cells, rest)
+    if rest.any():
+        _mark_known(table, segment, entries, cells, rest)
     for index in np.flatnonzero(rest).tolist():
         surplus = _commit_again(table, segment, entries, index, int(rows[index]), usable, now_s, copies_max)
         if surplus is not None:

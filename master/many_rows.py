@@ -20,7 +20,7 @@ from moonpool.schemas.runs import run_start
 if TYPE_CHECKING:
     from moonpool.master.chained import ChainedTable
 
-MANY = 16
+MANY = 96
 """Fewer are faster one by one: arrays cost more to set up."""
 
 
