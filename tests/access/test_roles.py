@@ -50,7 +50,7 @@ def test_readers_change_nothing_and_only_nodes_report() -> None:
     assert not may(Role.CLIENT) & OF_NODES
     assert may(Role.NODE) >= OF_NODES
     assert not may(Role.NODE) & CHANGING
-    assert may(Role.MONITOR) == {m.GetClusterMap, m.GetStatus, m.ListTenants}
+    assert may(Role.MONITOR) == {m.GetClusterMap, m.GetStatus, m.ListTenants, m.GetDrains}
 
 
 def test_a_request_that_the_table_does_not_know_is_for_admins() -> None:
