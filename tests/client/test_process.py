@@ -17,7 +17,7 @@ from support.processes import MasterProcess, ServerProcess
 from support.waiting import wait_until
 
 from moonpool.schemas.errors import Closed, UsedAfterFork
-from moonpool.schemas.messages import Status
+from moonpool.schemas.messages import SMALL_BYTES, Status
 from moonpool.store_client import BlockGet, BlockPut, StoreClient
 
 BLOCK_BYTES = 64 << 10
@@ -106,7 +106,7 @@ def test_a_forked_child_can_t_use_it(shared_pool: Pool, make_client: MakeClient,
 
 def test_a_forked_child_doesn_t_hold_the_session_lock(shared_pool: Pool, make_client: MakeClient) -> None:
     client = make_client(shared_pool, transport="shm")
-    client.put("lock", b"value")
+    client.put("lock", bytes(SMALL_BYTES + 1))  # smaller ones go to the node and need no session
     locks = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
     assert any(path.endswith(".lock") for path in map(_target, locks))
     read, write = os.pipe()
