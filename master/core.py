@@ -312,7 +312,8 @@ class MasterCore:
             elif isinstance(op, Copied):
                 self.replication.copied(node, message.shard, op, now_s, step)
             elif not isinstance(op, Obeyed):
-                index.apply(node.index, self.restorer.admitted(op, node, step), step)
+                op = self.replication.admitted(self.restorer.admitted(op, node, step), node, step)
+                index.apply(node.index, op, step)
                 if isinstance(op, Entries) and node.complete:  # until the next heartbeat says it exactly
                     node.free_bytes -= int(u64s(op.lengths).sum())
         return Outcome(Done(len(message.ops)), pushes + self._pushes([step]), confirmed=tuple(confirmed))

@@ -125,7 +125,13 @@ class Room:
 
     def _evict_next(self, table: Table, worth_max: float | None) -> bool:
         """Evicts the next leaf, or hundreds at once where rows stand alone. False: there is none."""
-        if isinstance(table, FlatTable) and table.world == 1 and self._evict_alike(table, worth_max):
+        # Rows with further copies go one by one: where there are any, nobody looks at hundreds to find them all so.
+        if (
+            isinstance(table, FlatTable)
+            and table.world == 1
+            and not table.layers.count
+            and self._evict_alike(table, worth_max)
+        ):
             return True
         row = self._pop_leaf(table, worth_max)
         if row is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from moonpool.master.drops import DropBatch
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
@@ -37,7 +38,7 @@ def withhold(
         for place in zip(u32s(some.slots).tolist(), u64s(some.generations).tolist(), strict=True)
     }
     whole_end = max((drop.before or NEVER for drop in mine if drop.whole_keyspace), default=0)
-    ranks, slots, generations = u16s(op.ranks), u32s(op.slots), u64s(op.generations)
+    slots, generations = u32s(op.slots), u64s(op.generations)
     goes = np.array(
         [
             place[1] < max(whole_end, ends.get(one, 0)) or place in places
@@ -46,21 +47,24 @@ def withhold(
         ],
         dtype=np.bool_,
     )
-    if not goes.any():
+    return keep(op, ~goes, spec, segment, drops)
+
+
+def keep(
+    op: Entries, stays: NDArray[np.bool_], spec: KeyspaceSpec, segment: int, drops: DropBatch
+) -> Entries:
+    """Those entries that stay; the others are named to the node, to be dropped."""
+    if stays.all():
         return op
-    for index in np.flatnonzero(goes).tolist():
-        drops.add(
-            segment,
-            op.keyspace,
-            int(ranks[index]),
-            hashes[index],
-            int(slots[index]),
-            int(generations[index]),
-        )
-    return _chosen(op, ~goes, spec)
+    hashes = split_hashes(op.hashes, spec.hash_bytes)
+    columns = (u16s(op.ranks), u32s(op.slots), u64s(op.generations))
+    for index in np.flatnonzero(~stays).tolist():
+        rank, slot, generation = (int(column[index]) for column in columns)
+        drops.add(segment, op.keyspace, rank, hashes[index], slot, generation)
+    return _chosen(op, stays, spec)
 
 
-def _chosen(op: Entries, stays: np.ndarray[tuple[int], np.dtype[np.bool_]], spec: KeyspaceSpec) -> Entries:
+def _chosen(op: Entries, stays: NDArray[np.bool_], spec: KeyspaceSpec) -> Entries:
     sizes = {"ranks": 2, "hashes": spec.hash_bytes, "slots": 4, "generations": 8, "lengths": 8}
     if spec.kind is Kind.CHAINED:
         sizes |= {"positions": 4, "parents": spec.hash_bytes}

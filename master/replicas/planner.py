@@ -80,7 +80,7 @@ class Answer(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Order:
-    """Copies of one keyspace, rank and shard from one segment to another."""
+    """Copies of one keyspace, rank and shard from one segment to another. `read_from`: (slot, generation) at the source."""
 
     order_id: int
     source: int
@@ -90,6 +90,7 @@ class Order:
     until_s: float
     wants: list[Want] = field(default_factory=list)
     size_bytes: int = 0
+    read_from: dict[Cell, tuple[int, int]] = field(default_factory=dict)
 
     def takes(self, want: Want) -> bool:
         """Whether it has room for one more."""
@@ -235,6 +236,10 @@ class CopyPlanner:
         """Orders that nobody waits for any more."""
         gone = [order for order in self.orders.values() if over(order)]
         return [order for order in gone if self.ended(order.order_id) is not None]
+
+    def order_of(self, cell: Cell) -> Order | None:
+        """The one under way that copies it."""
+        return self.orders.get(self._cells.get(cell, 0))
 
     @property
     def coming_bytes(self) -> int:

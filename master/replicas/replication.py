@@ -17,6 +17,7 @@ from moonpool.master.copies import COPIES_MAX
 from moonpool.master.lookups import mean_copy_bytes
 from moonpool.master.node import Node
 from moonpool.master.nodes import Nodes
+from moonpool.master.replicas.arrivals import admitted
 from moonpool.master.replicas.drains import DrainBook
 from moonpool.master.replicas.hot import HotCopies
 from moonpool.master.replicas.planner import Answer, CopyPlanner, Order, Reason, Seat, Want
@@ -33,7 +34,9 @@ from moonpool.schemas.messages import (
     Done,
     DrainProgress,
     Drains,
+    Entries,
     NodeState,
+    Op,
     ReportBad,
     SetReplicas,
     Status,
@@ -285,6 +288,9 @@ class Replication:
         places = [
             next(place for place in table.places(row, rank) if place.segment == order.source) for row in rows
         ]
+        order.read_from = {
+            want.cell: (place.slot, place.generation) for want, place in zip(order.wants, places, strict=True)
+        }
         chained = table.spec.kind is Kind.CHAINED
         nobody = bytes(table.spec.hash_bytes)
         message = CopyOrder(
@@ -304,6 +310,12 @@ class Replication:
         return self._nodes.names[order.target], message
 
     # ------------------------------------------------------------ answers
+
+    def admitted(self, op: Op, node: Node, step: Step) -> Op:
+        """A report's op without copies whose source has gone meanwhile. Of an inventory nothing is known."""
+        if isinstance(op, Entries) and op.copied and not step.naming:
+            return admitted(op, self._planner, self._shards.get(step.shard), node.index, step)
+        return op
 
     def copied(self, node: Node, shard: int, op: Copied, now_s: float, step: Step) -> None:
         """A node says what became of an order. One that it was not given is no news."""
