@@ -112,7 +112,11 @@ class MasterCore:
         self._removals = RemovalOrders(self._shards, self._nodes, self._next_drop_id)
         self.restorer = Restorer(self._shards, self._nodes, self._next_drop_id, self._step)
         self.replication = Replication(
-            self._shards, self._nodes, settings.copy_bytes_per_s, settings.hot_hits_per_min
+            self._shards,
+            self._nodes,
+            self.tenants.left,
+            settings.copy_bytes_per_s,
+            settings.hot_hits_per_min,
         )
         self._counts: Counter[str] = Counter()
         self.tags = Tags()

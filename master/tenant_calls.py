@@ -34,6 +34,11 @@ class TenantCalls:
         """What new blocks of one request are held against."""
         return Spending(self._quotas, self._share, books).spend
 
+    def left(self, tenant: str) -> int | None:
+        """Bytes that it may still store here; below 0 where it is over its quota. None: it has none."""
+        limit_bytes = self._quotas.limit(tenant)
+        return self._share.of(limit_bytes) - self._shards.stored_by(tenant) if limit_bytes else None
+
     def over(self) -> set[str]:
         """Tenants whose blocks go first."""
         return over(self._quotas, self._share, self._shards.stored_by)

@@ -2,13 +2,14 @@
 
 Copies go where another host has room, and to a second node of a host only where no other host has any. They fill a node
 up to the mark at which it stops evicting; beyond that only with blocks that were used after its next victim, or a copy
-would push out what is worth more than itself, and be pushed out next.
+would push out what is worth more than itself, and be pushed out next. No tenant gets more copies than its quota holds,
+except those that only move, off a node that is to be emptied.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
@@ -53,6 +54,7 @@ class Want:
     sources: Collection[int]
     reason: Reason
     to: int = -1
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Answer(IntEnum):
     NO_SPACE = 2
     NO_SOURCE = 3
     UNDER_WAY = 4
+    OVER_QUOTA = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -109,19 +112,39 @@ class CopyPlanner:
         self._paid_s = 0.0
         self._refused_s: dict[int, float] = {}
         self._coming: Counter[int] = Counter()  # target -> bytes
+        self._coming_of: Counter[str] = Counter()  # tenant -> bytes
         self._from: Counter[int] = Counter()  # source -> orders
         self._to: Counter[int] = Counter()  # target -> orders
 
     # ------------------------------------------------------------ orders
 
     def plan(
-        self, wants: Sequence[Want], seats: Sequence[Seat], host_of: Callable[[int], str], now_s: float
+        self,
+        wants: Sequence[Want],
+        seats: Sequence[Seat],
+        host_of: Callable[[int], str],
+        now_s: float,
+        left_bytes: Mapping[str, int],
     ) -> tuple[list[Order], list[Answer]]:
-        """New orders, and an answer a want."""
+        """New orders, and an answer a want. `left_bytes`: what tenants with a quota may store beyond what they do."""
         self._pay(now_s)
         made: list[Order] = []
-        answers = [self._plan_one(want, seats, host_of, now_s, made) for want in wants]
+        answers = []
+        for want in wants:
+            answer = self._refusal(want, left_bytes) or self._plan_one(want, seats, host_of, now_s, made)
+            answers.append(answer)
         return made, answers
+
+    def _refusal(self, want: Want, left_bytes: Mapping[str, int]) -> Answer | None:
+        """Why it isn't ordered, whoever has room for it."""
+        if want.cell in self._cells:
+            return Answer.UNDER_WAY
+        if not want.sources:
+            return Answer.NO_SOURCE
+        left = left_bytes.get(want.tenant)
+        if left is None or want.reason is Reason.DRAIN:
+            return None
+        return Answer.OVER_QUOTA if left < self._coming_of[want.tenant] + want.size_bytes else None
 
     def _plan_one(
         self,
@@ -131,10 +154,6 @@ class CopyPlanner:
         now_s: float,
         made: list[Order],
     ) -> Answer:
-        if want.cell in self._cells:
-            return Answer.UNDER_WAY
-        if not want.sources:
-            return Answer.NO_SOURCE
         fitting = [seat for seat in seats if self._fits(want, seat, now_s)]
         hosts = {host_of(index) for index in want.kept}
         elsewhere = [seat for seat in fitting if seat.host not in hosts]
@@ -206,6 +225,7 @@ class CopyPlanner:
         order.size_bytes += want.size_bytes
         self._cells[want.cell] = order.order_id
         self._coming[order.target] += want.size_bytes
+        self._coming_of[want.tenant] += want.size_bytes
         for index in (order.source, order.target):
             self._spent[index] = self._spent.get(index, 0.0) + want.size_bytes
 
@@ -218,10 +238,12 @@ class CopyPlanner:
             return None
         for want in order.wants:
             del self._cells[want.cell]
+            self._coming_of[want.tenant] -= want.size_bytes
         self._coming[order.target] -= order.size_bytes
         self._from[order.source] -= 1
         self._to[order.target] -= 1
         self._coming, self._from, self._to = +self._coming, +self._from, +self._to
+        self._coming_of = +self._coming_of
         if no_space_s is not None:
             self._refused_s[order.target] = no_space_s + REFUSED_S
         return order
@@ -249,6 +271,7 @@ class CopyPlanner:
     def validate(self) -> None:
         """Asserts that totals agree with the orders, and that all is bounded."""
         coming: Counter[int] = Counter()
+        coming_of: Counter[str] = Counter()
         cells: dict[Cell, int] = {}
         for order in self.orders.values():
             assert order.wants and len(order.wants) <= BLOCKS_A_ORDER
@@ -259,7 +282,8 @@ class CopyPlanner:
                 assert want.cell not in cells, "two copies of one cell under way"
                 assert order.source in want.sources and order.target not in want.holders
                 cells[want.cell] = order.order_id
-        assert cells == self._cells and +coming == +self._coming
+                coming_of[want.tenant] += want.size_bytes
+        assert cells == self._cells and +coming == +self._coming and +coming_of == +self._coming_of
         assert Counter(order.source for order in self.orders.values()) == +self._from
         assert Counter(order.target for order in self.orders.values()) == +self._to
         assert max([*self._from.values(), *self._to.values()], default=0) <= ORDERS_A_NODE

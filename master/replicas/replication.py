@@ -7,8 +7,7 @@ copies is looked for (seeker.py), what is made next is decided (planner.py), and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from moonpool.master.replicas.arrivals import admitted
 from moonpool.master.replicas.drains import DrainBook
 from moonpool.master.replicas.hot import HotCopies
 from moonpool.master.replicas.planner import Answer, CopyPlanner, Order, Reason, Seat, Want
+from moonpool.master.replicas.seats import Seats
 from moonpool.master.replicas.seeker import Fates, Seeker, Short
 from moonpool.master.replicas.wishes import Wish, Wishes, cells_short
 from moonpool.master.shard_set import ShardSet, StepOf
@@ -48,21 +48,21 @@ from moonpool.schemas.packed import count_of, join_hashes, pack_u32, pack_u64
 ROWS_A_TICK = 65536
 WANTS_A_TICK = 256
 SPARE_A_TICK = 2048
-RESERVE_SHARE = 0.02
-"""Of a node's memory stays free whatever is copied there."""
-
-LOW_SHARE = 0.9
-"""Filled up to here, a node that doesn't say its low watermark."""
-
 Push = tuple[bytes, CopyOrder]
+LeftOf = Callable[[str], int | None]
+"""Bytes that a tenant may still store here; None: it has no quota."""
 
 
 class Replication:
     """Pure, as the core is whose shards and nodes these are."""
 
-    def __init__(self, shards: ShardSet, nodes: Nodes, bytes_per_s: int, hot_hits_per_min: int) -> None:
+    def __init__(
+        self, shards: ShardSet, nodes: Nodes, left_of: LeftOf, bytes_per_s: int, hot_hits_per_min: int
+    ) -> None:
         self._shards = shards
         self._nodes = nodes
+        self._left_of = left_of
+        self._seats = Seats(shards, nodes)
         self._planner = CopyPlanner(bytes_per_s)
         self._seeker = Seeker()
         self._on = bytes_per_s > 0
@@ -137,8 +137,7 @@ class Replication:
         wanted = [(one, want) for one in some if (want := self._short_of(one, fates)) is not None]
         if not wanted:
             return []
-        seats = self._seats()
-        orders, answers = self._planner.plan([want for _, want in wanted], seats, self._host_of, now_s)
+        orders, answers = self._plan([want for _, want in wanted], self._seats.all(), now_s)
         again = [one for (one, _), answer in zip(wanted, answers, strict=True) if answer is Answer.LATER]
         self._seeker.short.extendleft(reversed(again))
         for (_, want), answer in zip(wanted, answers, strict=True):
@@ -177,10 +176,16 @@ class Replication:
             [index for index in holders if self._nodes.usable[index]],
             reason,
             to,
+            table.spec.tenant,
         )
 
+    def _plan(self, wants: list[Want], seats: list[Seat], now_s: float) -> tuple[list[Order], list[Answer]]:
+        left = {tenant: self._left_of(tenant) for tenant in {want.tenant for want in wants}}
+        limited = {tenant: left_bytes for tenant, left_bytes in left.items() if left_bytes is not None}
+        return self._planner.plan(wants, seats, self._seats.host_of, now_s, limited)
+
     def _grant_some(self, now_s: float, fates: Fates) -> list[Push]:
-        """What somebody has asked for. What finds no room is given up."""
+        """What somebody has asked for. What finds no room, or is more than a quota holds, is given up."""
         wishes = self._wishes.take(WANTS_A_TICK)
         if not wishes:
             return []
@@ -193,12 +198,13 @@ class Replication:
         ]
         if not wanted:
             return []
-        seats = self._seats({want.to for _, want in wanted if want.to >= 0})
-        orders, answers = self._planner.plan([want for _, want in wanted], seats, self._host_of, now_s)
+        seats = self._seats.all({want.to for _, want in wanted if want.to >= 0})
+        orders, answers = self._plan([want for _, want in wanted], seats, now_s)
         later = (Answer.LATER, Answer.UNDER_WAY)
         self._wishes.again([one for (one, _), answer in zip(wanted, answers, strict=True) if answer in later])
+        given_up = (Answer.NO_SPACE, Answer.NO_SOURCE, Answer.OVER_QUOTA)
         for (wish, _), answer in zip(wanted, answers, strict=True):
-            self.counts["failed", wish.reason] += answer in (Answer.NO_SPACE, Answer.NO_SOURCE)
+            self.counts["failed", wish.reason] += answer in given_up
         return [self._push(order) for order in orders]
 
     def _want_of(self, wish: Wish, table: Table, fates: Fates) -> Want | None:
@@ -240,42 +246,6 @@ class Replication:
                 step.drops.add(last.segment, *name, last.slot, last.generation)
                 table.drop_copy(row, rank, last.segment, now_s)
         return list(steps.values())
-
-    # ------------------------------------------------------------ nodes
-
-    def _seats(self, named: Collection[int] = ()) -> list[Seat]:
-        """Of a large cluster some nodes, each time others, and always those that are named."""
-        promised, takers = self._shards.promised(), {node.index: node for node in self._nodes.takers()}
-        for index in named:
-            node = self._nodes.get(self._nodes.names[index])
-            if node is not None and self._nodes.staying[index]:
-                takers[index] = node
-        return [self._seat(node, promised.get(index, 0)) for index, node in takers.items()]
-
-    def _seat(self, node: Node, promised_bytes: int) -> Seat:
-        capacity_bytes = node.info.capacity_bytes
-        free_bytes = node.free_bytes - promised_bytes
-        low_bytes = int(node.facts.get("low_watermark_bytes", LOW_SHARE * capacity_bytes))
-        return Seat(
-            node.index,
-            node.info.host,
-            free_bytes - (capacity_bytes - low_bytes),
-            free_bytes - int(RESERVE_SHARE * capacity_bytes),
-            cache(partial(self._victim_use_s, node.index)),
-            node.info.page_bytes,
-        )
-
-    def _victim_use_s(self, index: int) -> float:
-        times_s = [
-            last_use_s
-            for _, table in self._shards.changing()
-            if (last_use_s := table.candidates.next_last_use_s(index)) is not None
-        ]
-        return min(times_s, default=float("inf"))
-
-    def _host_of(self, index: int) -> str:
-        node = self._nodes.get(self._nodes.names[index])
-        return node.info.host if node is not None else ""
 
     def _push(self, order: Order) -> Push:
         self.counts["ordered", order.reason] += len(order.wants)

@@ -13,15 +13,25 @@ from moonpool.master.replicas.planner import Answer, CopyPlanner, Reason, Seat, 
 
 KEYSPACE = b"k" * 16
 RATE = 1000
+LEFT_BYTES = 2000
 
 
 def seat(index: int, host: str, room: int = 10_000, crowded: int = 20_000, victim_s: float = 500.0) -> Seat:
     return Seat(index, host, room, crowded, lambda: victim_s, 4096)
 
 
-def want(name: int, holders: list[int], *, size: int = 100, used_s: float = 0.0, to: int = -1) -> Want:
+def want(
+    name: int,
+    holders: list[int],
+    *,
+    size: int = 100,
+    used_s: float = 0.0,
+    to: int = -1,
+    reason: Reason = Reason.REPAIR,
+    tenant: str = "",
+) -> Want:
     cell = (KEYSPACE, 0, name.to_bytes(16, "little"))
-    return Want(cell, 0, size, used_s, holders, holders, holders, Reason.REPAIR, to)
+    return Want(cell, 0, size, used_s, holders, holders, holders, reason, to, tenant)
 
 
 def host_of(index: int) -> str:
@@ -42,12 +52,16 @@ seats = st.lists(
 )
 wants = st.lists(
     st.builds(
-        lambda name, holders, size, used_s, to: want(name, sorted(holders), size=size, used_s=used_s, to=to),
+        lambda name, holders, size, used_s, to, reason, tenant: want(
+            name, sorted(holders), size=size, used_s=used_s, to=to, reason=reason, tenant=tenant
+        ),
         st.integers(0, 30),
         st.sets(st.integers(0, 7), max_size=4),
         st.integers(1, 5000),
         st.sampled_from((0.0, 530.0, 600.0)),
         st.sampled_from((-1, -1, 3)),
+        st.sampled_from(Reason),
+        st.sampled_from(("free", "limited")),
     ),
     max_size=40,
 )
@@ -68,10 +82,15 @@ def test_orders_keep_to_every_bound(steps: list[tuple[list[Want], list[Seat], fl
         coming: Counter[int] = Counter()
         for order in before.values():
             coming[order.target] += order.size_bytes
-        orders, answers = planner.plan(asked, there, host_of, now_s)
+        orders, answers = planner.plan(asked, there, host_of, now_s, {"limited": LEFT_BYTES})
         planner.validate()
         assert len(answers) == len(asked)
         assert sum(len(order.wants) for order in orders) == answers.count(Answer.ORDERED)
+        new = [one for order in orders for one in order.wants if one.tenant == "limited"]
+        if any(one.reason is not Reason.DRAIN for one in new):
+            under_way = [one for order in planner.orders.values() for one in order.wants]
+            moves = sum(one.size_bytes for one in new if one.reason is Reason.DRAIN)
+            assert sum(one.size_bytes for one in under_way if one.tenant == "limited") <= LEFT_BYTES + moves
         rooms = {one.index: one for one in there}
         for order in orders:
             assert order.order_id not in before and order.target in rooms
@@ -98,7 +117,7 @@ def test_a_node_is_given_no_more_a_second_than_it_may(count: int, size: int) -> 
     names = iter(range(1 << 20))
     for second in range(20):
         asked = [want(next(names), [0], size=size) for _ in range(count)]
-        orders, _ = planner.plan(asked, there, host_of, 100.0 + second)
+        orders, _ = planner.plan(asked, there, host_of, 100.0 + second, {})
         sent += sum(order.size_bytes for order in orders)
         for order in orders:
             planner.ended(order.order_id)
@@ -109,20 +128,37 @@ def test_a_node_is_given_no_more_a_second_than_it_may(count: int, size: int) -> 
 def test_another_host_comes_first_and_the_same_one_is_better_than_none() -> None:
     planner = CopyPlanner(RATE)
     roomy, far = seat(1, host_of(1), room=1 << 20), seat(2, host_of(2), room=200)
-    (order,), _ = planner.plan([want(1, [0])], [roomy, far], host_of, 100.0)
+    (order,), _ = planner.plan([want(1, [0])], [roomy, far], host_of, 100.0, {})
     assert order.target == 2
-    (order,), _ = planner.plan([want(2, [0], size=150)], [roomy, far], host_of, 100.0)
+    (order,), _ = planner.plan([want(2, [0], size=150)], [roomy, far], host_of, 100.0, {})
     assert order.target == 1, "the other host has no room left"
 
 
 def test_who_said_that_it_is_full_is_left_alone_for_a_while() -> None:
     planner, there = CopyPlanner(RATE), [seat(2, "far")]
-    (order,), _ = planner.plan([want(1, [0])], there, host_of, 100.0)
+    (order,), _ = planner.plan([want(1, [0])], there, host_of, 100.0, {})
     planner.ended(order.order_id, no_space_s=100.0)
-    assert planner.plan([want(1, [0])], there, host_of, 101.0) == ([], [Answer.NO_SPACE])
-    _, answers = planner.plan([want(1, [0])], there, host_of, 100.0 + module.REFUSED_S)
+    assert planner.plan([want(1, [0])], there, host_of, 101.0, {}) == ([], [Answer.NO_SPACE])
+    _, answers = planner.plan([want(1, [0])], there, host_of, 100.0 + module.REFUSED_S, {})
     assert answers == [Answer.ORDERED]
 
 
 def test_no_rate_means_no_copies() -> None:
-    assert CopyPlanner(0).plan([want(1, [0])], [seat(2, "far")], host_of, 100.0) == ([], [Answer.LATER])
+    assert CopyPlanner(0).plan([want(1, [0])], [seat(2, "far")], host_of, 100.0, {}) == ([], [Answer.LATER])
+
+
+def test_a_quota_counts_what_is_on_its_way_and_holds_for_every_copy_but_a_move() -> None:
+    planner, there, left = CopyPlanner(1 << 20), [seat(2, "far")], {"red": 250}
+    for name, reason in enumerate((Reason.REPAIR, Reason.WARM)):
+        _, answers = planner.plan([want(name, [0], reason=reason, tenant="red")], there, host_of, 100.0, left)
+        assert answers == [Answer.ORDERED]
+    for reason in (Reason.REPAIR, Reason.WARM, Reason.HOT):
+        found = planner.plan([want(5, [0], reason=reason, tenant="red")], there, host_of, 100.0, left)
+        assert found == ([], [Answer.OVER_QUOTA])
+    others = [want(6, [0], tenant="blue"), want(7, [0], reason=Reason.DRAIN, tenant="red")]
+    assert planner.plan(others, there, host_of, 100.0, left)[1] == [Answer.ORDERED] * 2
+    for number in list(planner.orders):
+        planner.ended(number)
+    planner.validate()
+    _, answers = planner.plan([want(5, [0], tenant="red")], there, host_of, 100.0, left)
+    assert answers == [Answer.ORDERED], "what was on its way has come or failed"
