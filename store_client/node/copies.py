@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moonpool.schemas.errors import InvalidParams, MoonpoolError
-from moonpool.schemas.keyspace import KeyspaceSpec, Kind
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind, object_hash, objects_keyspace
 from moonpool.schemas.messages import Begin, BeginItem, Copied, CopyOrder, Granted, Status
 from moonpool.schemas.packed import (
     I64,
@@ -188,6 +189,9 @@ class Copies:
         keys: list[str] = []
         if order.spec.variable_size:
             keys = self._source.key_texts(order, slots, generations, time.monotonic() + STALL_S)
+        misnamed = _misnamed(order, keys)
+        if misnamed.any():
+            logger.warning("node %s names %d objects wrongly", order.source.node, misnamed.sum())
         padded = np.zeros((len(slots), 32), dtype=np.uint8)
         size = order.spec.hash_bytes
         padded[:, :size] = np.frombuffer(order.hashes, dtype=np.uint8).reshape(-1, size)
@@ -212,7 +216,8 @@ class Copies:
                 into,
             )
             deadline_s = time.monotonic() + STALL_S + total / BYTES_A_SECOND_MIN
-            job.statuses[index] = self._source.read(order, batch, deadline_s)
+            statuses = self._source.read(order, batch, deadline_s)
+            job.statuses[index] = np.where((statuses == Status.OK) & misnamed[index], Status.FAILED, statuses)
             good = np.flatnonzero(job.statuses[index] == Status.OK)
             if len(good):
                 self._commit(job, index[good], landed, starts[good], keys)
@@ -270,6 +275,15 @@ def _check(order: CopyOrder, page_bytes: int) -> int:
     if not 0 <= order.rank < order.spec.world:
         raise InvalidParams(field="copy.rank", value=order.rank, allowed=f"0 to {order.spec.world - 1}")
     return count
+
+
+def _misnamed(order: CopyOrder, keys: list[str]) -> NDArray[np.bool_]:
+    """Plain objects whose text, as their source gives it, is another one than their row is named after: whoever lists
+    keys would be told of an object that isn't there."""
+    hashes = split_hashes(order.hashes, order.spec.hash_bytes)
+    if order.spec != objects_keyspace(order.spec.tenant):
+        return np.zeros(len(hashes), dtype=np.bool_)
+    return np.array([object_hash(key) != h for key, h in zip(keys, hashes, strict=True)], dtype=np.bool_)
 
 
 def _items(order: CopyOrder, index: I64, keys: list[str]) -> list[BeginItem]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.node_sink import IndexSink
 from support.soak import SOAK
 
-from moonpool.schemas.keyspace import KeyspaceSpec, Kind, objects_keyspace
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind, object_hash, objects_keyspace
 from moonpool.schemas.messages import Copied, CopyOrder, Entries, ListKeys, NodeInfo, Status
 from moonpool.schemas.packed import join_hashes, pack_u32, pack_u64, split_hashes
 from moonpool.store_client.node.copies import BLOCKS_MAX, Copies, CopyHooks
@@ -104,24 +104,59 @@ def test_what_was_copied_is_told_as_such_and_holds_the_bytes() -> None:
         assert payload == bytes([HASHES.index(entry.block_hash)]) * 8192
 
 
-def test_names_of_objects_come_along() -> None:
-    rig, spec = Rig(), objects_keyspace()
-    rig.source.payloads, rig.source.keys = {5: b"value", 6: b""}, {5: "a key", 6: "another"}
-    wanted = CopyOrder(
+OBJECTS = objects_keyspace()
+KEYS = ["a key", "another", "third"]
+
+
+def order_of_objects(spec: KeyspaceSpec = OBJECTS) -> CopyOrder:
+    """To copy three objects with the names KEYS."""
+    return CopyOrder(
         1,
         7,
         spec,
         PEER,
         0,
         b"",
-        join_hashes(h[: spec.hash_bytes] for h in HASHES[:2]),
+        join_hashes(map(object_hash, KEYS)),
         b"",
-        pack_u32([5, 6]),
-        pack_u64([1, 2]),
-        pack_u64([5, 0]),
+        pack_u32([5, 6, 7]),
+        pack_u64([1, 2, 3]),
+        pack_u64([5, 0, 7]),
     )
-    assert rig.carry_out(wanted) == bytes([Status.OK] * 2)
-    assert list_keys(rig.core.slots, ListKeys(spec.digest())).keys == ["a key", "another"]
+
+
+def rig_of_objects(*told: str) -> Rig:
+    """The source has the three, and says that they are named so."""
+    rig = Rig()
+    rig.source.payloads = {5: b"value", 6: b"", 7: b"another"}
+    rig.source.keys = dict(zip((5, 6, 7), told, strict=True))
+    return rig
+
+
+def test_names_of_objects_come_along() -> None:
+    rig = rig_of_objects(*KEYS)
+    assert rig.carry_out(order_of_objects()) == bytes([Status.OK] * 3)
+    assert sorted(list_keys(rig.core.slots, ListKeys(OBJECTS.digest())).keys) == sorted(KEYS)
+
+
+@pytest.mark.parametrize("told", [KEYS[0], "", "another\0", "\ufffd"])
+def test_an_object_under_another_name_is_not_taken(told: str) -> None:
+    rig = rig_of_objects(KEYS[0], told, KEYS[2])
+    statuses = [Status.OK, Status.FAILED, Status.OK]
+    assert rig.carry_out(order_of_objects()) == bytes(statuses)
+    assert sorted(list_keys(rig.core.slots, ListKeys(OBJECTS.digest())).keys) == sorted([KEYS[0], KEYS[2]])
+    assert rig.core.slots.committed == 2
+
+
+def test_names_elsewhere_are_no_hashes_of_texts() -> None:
+    other = KeyspaceSpec(kind=Kind.FLAT, name="of any size", shard_bytes=(0,), hash_bytes=16)
+    assert rig_of_objects("", "", "text").carry_out(order_of_objects(other)) == bytes([Status.OK] * 3)
+
+
+def test_objects_that_are_gone_are_told_as_such() -> None:
+    rig = rig_of_objects(KEYS[0], "", KEYS[2])
+    del rig.source.payloads[6]
+    assert rig.carry_out(order_of_objects()) == bytes([Status.OK, Status.MISSING, Status.OK])
 
 
 def test_a_source_that_has_lost_some_gives_the_others() -> None:
