@@ -200,8 +200,8 @@ static int take(Columns *columns, PyObject *const *objects, int count) {
         for (Py_ssize_t i = 0; fit && i < n; i++) {
             uint64_t length = 0;
             fit = offsets[i] <= offsets[i + 1] && offsets[i + 1] <= pieces;
-            for (int64_t piece = offsets[i]; fit && piece < offsets[i + 1]; piece++)
-                length += sizes[piece];
+            for (int64_t piece = offsets[i]; fit && piece < offsets[i + 1]; length += sizes[piece++])
+                fit = sizes[piece] <= lengths[i] - length; /* a sum that wraps around could come out right */
             fit = fit && length == lengths[i];
         }
     }

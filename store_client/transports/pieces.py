@@ -22,6 +22,13 @@ def slot_side(fragments: Fragments, starts: U64) -> U64:
     return addresses
 
 
+def check_fit(fragments: Fragments, lengths: U64) -> None:
+    """Of objects that lie inside pages: whether the pieces of each are as long as it. Sizes whose sum only wraps around to
+    that are not. Raises ValueError."""
+    if (fragments.sizes > lengths.max(initial=0)).any() or not np.array_equal(fragments.lengths(), lengths):
+        raise ValueError("pieces that don't fit their objects")
+
+
 def coalesce(to: U64, source: U64, sizes: U64) -> tuple[U64, U64, U64]:
     """The same copy with empty pieces left out and neighbours merged where both sides are adjacent."""
     filled = sizes > 0

@@ -46,7 +46,7 @@ from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.mapped import MappedSegment
-from moonpool.store_client.transports.pieces import batches_of, coalesce, slot_side
+from moonpool.store_client.transports.pieces import batches_of, check_fit, coalesce, slot_side
 from moonpool.store_client.transports.session import Session
 
 log = logging.getLogger(__name__)
@@ -209,6 +209,7 @@ class ShmTransport:
             right[index], starts[index], checksums[index] = self._copy_out(part) if len(index) else (0, 0, 0)
             return right, starts, checksums
         into = batch.into
+        check_fit(into, batch.lengths)
         engine, host, sizes = coalesce(into.addresses, slot_side(into, starts), into.sizes)
         self._copier.to_engine(engine, host, sizes)
         headers = self._segment.headers(batch.slots)
@@ -299,6 +300,7 @@ class ShmTransport:
         starts, inside = self._segment.places(slots, lengths)
         if not inside.all():
             return False
+        check_fit(source, lengths)
         host, engine, sizes = coalesce(slot_side(source, starts), source.addresses, source.sizes)
         self._copier.from_engine(host, engine, sizes)
         return True

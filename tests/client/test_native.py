@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from moonpool.schemas.header import HEADER_DTYPE
 from moonpool.schemas.keyspace import object_hash
+from moonpool.schemas.packed import U32, U64
 from moonpool.store_client import native
 from moonpool.store_client.copiers.host import HostCopier
+from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.transports.base import ReadBatch
+from moonpool.store_client.transports.shm import ShmTransport
 
 needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
 HASHERS = [pytest.param(native.hash_keys, marks=needs_c), native.python_hash_keys]
@@ -155,3 +161,70 @@ def test_a_build_of_another_version_is_not_used() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
     assert "make setup" in done.stderr
+
+
+class Slab:
+    """A segment of two pages of 4096 bytes, each cut in slots of 1024, as hot_slots.c and MappedSegment see it."""
+
+    def __init__(self) -> None:
+        self.memory = np.zeros((2, 4096), dtype=np.uint8)
+        self.headers = np.zeros(8, dtype=HEADER_DTYPE)
+        self.page_table = np.full(2, 1024, dtype=np.uint32)
+        bases = [column.ctypes.data for column in (self.memory, self.headers, self.page_table)]
+        self.native_layout = np.array([*bases, 4096, 2, 4], dtype=np.uint64)
+
+    def places(self, slots: U32, lengths: U64) -> tuple[U64, NDArray[np.bool_]]:
+        """See MappedSegment."""
+        starts = np.uint64(self.memory.ctypes.data) + (slots >> 16) * np.uint64(4096)
+        return starts + (slots & 0xFFFF) * np.uint64(1024), lengths <= 1024
+
+
+def shm_over(slab: Slab, *, hot: bool) -> ShmTransport:
+    """What of the transport copies, with no node behind it."""
+    transport = ShmTransport.__new__(ShmTransport)
+    transport._segment, transport._copier, transport._native = slab, HostCopier(), hot  # type: ignore[assignment]
+    return transport
+
+
+TOP = 1 << 64
+
+
+@pytest.mark.parametrize("hot", [pytest.param(True, marks=needs_c), False])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [[TOP - 8, 24]],
+        [[24, TOP - 8]],
+        [[8, TOP - 8, 16]],
+        [[16], [TOP - 16, 32]],
+        [[16, TOP - 16, 16], [16]],
+        [[17], [15]],
+        [[15]],
+    ],
+)
+def test_pieces_of_another_sum_are_refused_also_where_it_wraps_around(
+    hot: bool, sizes: list[list[int]]
+) -> None:
+    slab = Slab()
+    transport, outside = shm_over(slab, hot=hot), np.full(4096, 7, dtype=np.uint8)
+    pieces = Fragments.lists([[outside.ctypes.data + 64 * at for at in range(len(s))] for s in sizes], sizes)
+    count = len(sizes)
+    slots, lengths = np.arange(count, dtype=np.uint32), np.full(count, 16, dtype=np.uint64)
+    with pytest.raises(ValueError, match="fit"):
+        transport._copy_in(slots, lengths, pieces)
+    hashes, generations = np.zeros(count, dtype="S32"), np.zeros(count, dtype=np.uint64)
+    batch = ReadBatch(bytes(16), 0, hashes, slots, generations, lengths, pieces)
+    with pytest.raises(ValueError, match="fit"):
+        transport._copy_out(batch)
+    assert not slab.memory.any() and (outside == 7).all(), "something was copied"
+
+
+@pytest.mark.parametrize("hot", [pytest.param(True, marks=needs_c), False])
+def test_pieces_that_fit_are_copied(hot: bool) -> None:
+    slab, outside = Slab(), np.arange(256, dtype=np.uint8)
+    start = outside.ctypes.data
+    pieces = Fragments.lists([[start + 9, start], [start + 100, start + 50]], [[7, 9], [0, 16]])
+    slots, lengths = np.array([1, 2], dtype=np.uint32), np.full(2, 16, dtype=np.uint64)
+    assert shm_over(slab, hot=hot)._copy_in(slots, lengths, pieces)
+    assert slab.memory[0, 1024:1040].tolist() == [*range(9, 16), *range(9)]
+    assert slab.memory[0, 2048:2064].tolist() == list(range(50, 66))
