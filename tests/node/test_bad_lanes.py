@@ -177,7 +177,11 @@ def test_where_all_lanes_are_taken_the_longest_idle_one_makes_room(served: Serve
     served.core.register(SPEC)
     item, payload, _ = chain(1)
     with contextlib.ExitStack() as stack:
-        writer, *peers = [stack.enter_context(LanePeer(served.port)) for _ in range(8)]
+        lanes: list[LanePeer] = []
+        for number in range(8):
+            lanes.append(stack.enter_context(LanePeer(served.port)))
+            wait_until_idle(served, number + 1)  # one after the other: their order counts
+        writer, *peers = lanes
         writer.send(LaneWrite(9, item))
         writer.sock.sendall(payload[:-1])
         wait_until_idle(served, 7)
