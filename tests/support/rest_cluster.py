@@ -61,6 +61,8 @@ class Cluster:
         )
         wait_until(lambda: sorted(map(len, self.owned())) == [2, 2], 30)
         wait_until(lambda: set(self.client.batch_put(KEYS, KEYS_AS_VALUES)) <= {Status.OK, Status.EXISTS}, 30)
+        # A put is done once its node has it; a slow node's report to one of the masters may still be on its way.
+        wait_until(lambda: bool(self.ask(0, "cluster")[1]["blocks"] == len(KEYS)), 30)
 
     def owned(self) -> list[list[int]]:
         """Shards by master."""
