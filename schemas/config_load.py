@@ -33,8 +33,8 @@ KINDS: dict[str, type[Settings]] = {
     "connector": ConnectorSettings,
 }
 ENVIRONMENT_PREFIX = "MOONPOOL_"
-OTHER_VARIABLES = frozenset({"MOONPOOL_AS_MOONCAKE", "MOONPOOL_CONFIG", "MOONPOOL_SOAK"})
-"""Variables of ours that are no setting: Mooncake's module name, the CLI's settings file, the long tests."""
+OTHER_VARIABLES = frozenset({"MOONPOOL_AS_MOONCAKE", "MOONPOOL_CONFIG", "MOONPOOL_NATIVE", "MOONPOOL_SOAK"})
+"""Variables of ours that are no setting: Mooncake's module name, the CLI's settings file, loops in Python, the long tests."""
 COMMAND_LINE = "command line"
 FILE_BYTES_MAX = 1 << 20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -158,7 +159,10 @@ def test_a_build_of_another_version_is_not_used() -> None:
         "import sys, types; sys.modules['moonpool.store_client._hot'] = types.ModuleType('_hot');"
         "from moonpool.store_client import native; sys.exit(native.HOT)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    environment = {**os.environ, "MOONPOOL_NATIVE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
     assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
     assert "make setup" in done.stderr
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from moonpool.schemas.config import ClientSettings, ConnectorSettings, MasterSettings, NodeSettings
-from moonpool.schemas.config_load import FILE_BYTES_MAX, KINDS, load
+from moonpool.schemas.config_load import FILE_BYTES_MAX, KINDS, OTHER_VARIABLES, load
 from moonpool.schemas.errors import ConfigError
 
 
@@ -124,6 +125,21 @@ def test_variables_of_other_owners_are_left_alone() -> None:
     }
     assert load(NodeSettings, environment=environment).settings == NodeSettings()
     assert load(ConnectorSettings, environment=environment).settings.load_threads == 3
+
+
+def test_every_variable_that_is_no_setting_is_allowed_and_told() -> None:
+    root = Path(__file__).parents[2]
+    read = {
+        name
+        for folder in ("schemas", "master", "store_client", "connector")
+        for path in (root / folder).rglob("*.py")
+        for name in re.findall(r'environ(?:\.get\(|\[)"(MOONPOOL_\w+)"', path.read_text())
+    }
+    assert "MOONPOOL_NATIVE" in read
+    assert read <= OTHER_VARIABLES
+    page = (root / "docs/settings.md").read_text()
+    assert all(f"`{name}`" in page for name in OTHER_VARIABLES)
+    load(ClientSettings, environment=dict.fromkeys(OTHER_VARIABLES, "0"))
 
 
 def test_flags_are_checked_as_well() -> None:
