@@ -38,7 +38,7 @@ format: $(STAMP) ## ruff's formatter and its safe fixes
 
 test: $(STAMP) ## every test that needs no GPU: quick ones first
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not ($(SLOW) or gpu or soak)"
-	$(PYTEST) $(SIDE_BY_SIDE) -m "($(SLOW)) and not browser and not gpu"
+	$(PYTEST) $(SIDE_BY_SIDE) --no-loadscope-reorder -m "($(SLOW)) and not browser and not gpu" # the longest are files of one test
 	$(PYTEST) -m "browser" # alone: the tests that cut links change network interfaces, which ends a browser's requests
 
 test-fast: $(STAMP) ## the quick tests only

@@ -16,7 +16,7 @@ def master() -> Iterator[RestMaster]:
         yield running
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")  # tests evict and delete: files may come in any order
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with ExitStack() as stack:
         yield Cluster(stack, tmp_path_factory.mktemp("etcd"))
