@@ -37,15 +37,21 @@ def pool(cluster: Cluster) -> Iterator[Cluster]:
     memory = np.zeros((len(CHAINS[0]), BLOCK_BYTES), np.uint8)
     addresses = memory.ctypes.data + np.arange(len(memory), dtype=np.uint64) * BLOCK_BYTES
     source = Fragments.grid(addresses.reshape(-1, 1).astype(np.uint64), np.array([[BLOCK_BYTES]], np.uint64))
-    for times, chain in enumerate(CHAINS):
+    asked = [0] * len(CHAINS)
+    for number, chain in enumerate(CHAINS):
 
         def is_there(chain: list[bytes] = chain) -> bool:
             (statuses,) = client.put_blocks([BlockPut(keyspace, 0, chain, 0, source)])
             return set(statuses.tolist()) <= {Status.OK, Status.EXISTS}
 
+        def is_ready(chain: list[bytes] = chain, number: int = number) -> bool:
+            asked[number] += 1
+            return client.match(keyspace, chain) == len(chain)
+
         wait_until(is_there, 30)
-        wait_until(lambda chain=chain: client.match(keyspace, chain) == len(chain), 30)  # type: ignore[misc]
-        for _ in range(times):
+        wait_until(is_ready, 30)
+    for more, chain in enumerate(CHAINS):
+        for _ in range(max(asked) + more - asked[more]):
             client.match(keyspace, chain)
     yield cluster
     client.clear(keyspace)
