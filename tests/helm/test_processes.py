@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -16,7 +14,7 @@ import pytest
 import zmq
 from support.chart import Chart, Manifests
 from support.etcd_server import EtcdServer
-from support.ports import free_ports
+from support.ports import free_pair, free_ports
 from support.processes import ServerProcess
 
 KINDS = ("master", "node", "client")
@@ -69,18 +67,6 @@ def lay_out(manifests: Manifests, folder: Path, ports: dict[str, int]) -> dict[s
 
 def server_ports() -> dict[str, int]:
     return dict(zip(("rpc", "http"), free_ports(2), strict=True)) | {"events": free_pair()}
-
-
-def free_pair() -> int:
-    """A port that is free, and so is the next."""
-    return next(port for port in free_ports(64) if is_free(port + 1))
-
-
-def is_free(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.socket() as probe:
-        probe.bind(("127.0.0.1", port))
-        return True
-    return False
 
 
 def helm_test(manifests: Manifests, client: Path) -> None:

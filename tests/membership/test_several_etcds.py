@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import trustme
 from client.chains import chained
-from client.pool import wait_until
 from support.etcd_members import EtcdMembers
 from support.etcd_server import PASSWORD
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import ConfigError, MoonpoolError, RpcFailed, Unauthorized, Unreachable

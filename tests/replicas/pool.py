@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -12,6 +11,7 @@ from typing import Self
 import numpy as np
 from support.guarded import TOKENS
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind, objects_keyspace
@@ -56,7 +56,7 @@ class ReplicaPool:
                     )
                 )
             )
-            wait_until(lambda: len(self.live()) == len(self._names))
+            wait_until(lambda: len(self.live()) == len(self._names), 30)
             self._stack = stack.pop_all()
         return self
 
@@ -91,9 +91,8 @@ class Chain:
         source = fragments(self.payload)
         (statuses,) = client.put_blocks([BlockPut(self.keyspace, 0, self.hashes, 0, source)])
         assert (statuses == Status.OK).all(), statuses
-        wait_until(
-            lambda: client.match(self.keyspace, self.hashes) == len(self.hashes)
-        )  # reported a little later
+        # Reported a little later.
+        wait_until(lambda: client.match(self.keyspace, self.hashes) == len(self.hashes), 30)
 
     def get(self, client: StoreClient) -> int:
         """How many blocks come back, each of them right."""
@@ -110,14 +109,6 @@ def fragments(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> Fragment
     return Fragments.grid(
         starts.reshape(-1, 1).astype(np.uint64), np.array([[rows.shape[1]]], dtype=np.uint64)
     )
-
-
-def wait_until(holds: Callable[[], object], timeout_s: float = 30.0) -> None:
-    """Asks until it holds."""
-    end_s = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < end_s, "it never came to hold"
-        time.sleep(0.02)
 
 
 OBJECTS = objects_keyspace().digest()

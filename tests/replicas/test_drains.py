@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from replicas.pool import SIZE_BYTES, Chain, ReplicaPool, wait_until
+from replicas.pool import SIZE_BYTES, Chain, ReplicaPool
 from support.commands import moonpool
 from support.paper_cluster import BLOCK_BYTES, PaperCluster, blocks_of, chain, flat_spec
+from support.waiting import wait_until
 
 from moonpool.schemas.messages import Drain, DrainProgress, Drains, GetDrains, Heartbeat, Renew
 
@@ -71,7 +72,7 @@ def test_a_node_is_emptied_while_it_is_read() -> None:
         assert done.json["left"] == done.json["no_space"] == 0 < done.json["moved"]
         assert reads and min(reads) == 150, "a read missed what was being moved"
         assert all(full not in pool.holders(chain.keyspace, h) for h in chain.hashes)
-        wait_until(lambda: pool.nodes[full].status()["objects"] == 0)
+        wait_until(lambda: pool.nodes[full].status()["objects"] == 0, 30)
         fresh = Chain("put meanwhile", 4)
         fresh.put(pool.client)
         assert full not in pool.holders(fresh.keyspace, fresh.hashes[0])
@@ -84,10 +85,10 @@ def test_a_drain_goes_on_after_a_restart_of_the_master(tmp_path: object) -> None
         chain.put(pool.client)
         full = pool.holders(chain.keyspace, chain.hashes[0])[0]
         assert pool.client.admin.drain(full)
-        wait_until(lambda: any(one.moved for one in pool.client.admin.drains()))
+        wait_until(lambda: any(one.moved for one in pool.client.admin.drains()), 30)
         pool.master.kill()
         pool.master.start()
-        wait_until(lambda: pool.live() == {"a", "b"})
+        wait_until(lambda: pool.live() == {"a", "b"}, 30)
         assert [one.node for one in pool.client.admin.drains()] == [full]
-        wait_until(lambda: not pool.client.admin.drains()[0].left)
+        wait_until(lambda: not pool.client.admin.drains()[0].left, 30)
         assert chain.get(pool.client) == 60

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
+from support.ports import free_pair
 from support.report_node import KEYSPACE, SPEC, entries_of
 from support.rest_master import HASHES, RestMaster, real_chain
 
@@ -25,9 +25,7 @@ from moonpool.master.kv_feed import (
 )
 from moonpool.master.policy_adaptive import AdaptiveCredit
 from moonpool.schemas.config import ClientSettings, MasterSettings
-from moonpool.schemas.errors import ConfigError
 from moonpool.store_client import StoreClient
-from moonpool.store_client.cli.serve import port_to_serve
 
 TIMEOUT_MS = 20_000
 DECODER = msgspec.msgpack.Decoder(tuple[float, list[BlockStored | BlockRemoved | AllBlocksCleared]])
@@ -72,11 +70,7 @@ class Router:
 @pytest.fixture
 def port() -> int:
     """A free one, and so is the next."""
-    while True:
-        port = port_to_serve("127.0.0.1", 0)
-        with contextlib.suppress(ConfigError):
-            port_to_serve("127.0.0.1", port + 1)
-            return port
+    return free_pair()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from moonpool.store_client.rpc.connection import RpcConnection
 from support.damage import Damage, damage, flip_payload
 from support.processes import MasterProcess, NodeProcess
 from support.vllm_engines import EngineProcess
+from support.waiting import wait_until
 
 
 class Pool:
@@ -91,7 +92,4 @@ class Pool:
             connection.call(report, time.monotonic() + 5)
         finally:
             connection.close()
-        end_s = time.monotonic() + 5
-        while any(c.rank == rank for c in self.client.describe(keyspace, block_hash).copies):
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
+        wait_until(lambda: all(c.rank != rank for c in self.client.describe(keyspace, block_hash).copies), 5)

@@ -14,9 +14,20 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Different ports that nobody listens on. Drawn, not counted: other tests run beside this one."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind((host, port))
+        if _is_free(port, host):
             found.append(port)
         if len(found) == count:
             return found
     raise AssertionError(f"fewer than {count} ports are free on {host}")
+
+
+def free_pair() -> int:
+    """A port that nobody listens on, and nobody on the next."""
+    return next(port for port in free_ports(64) if _is_free(port + 1, "127.0.0.1"))
+
+
+def _is_free(port: int, host: str) -> bool:
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        probe.bind((host, port))
+        return True
+    return False

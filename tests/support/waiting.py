@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def wait_until(holds: Callable[[], object], timeout_s: float = 20.0) -> None:
     """Asks until it holds. Raises AssertionError where it never does."""
     end_s = time.monotonic() + timeout_s
     while not holds():
