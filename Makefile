@@ -37,12 +37,12 @@ format: $(STAMP) ## ruff's formatter and its safe fixes
 	$(VENV)/bin/ruff check --fix .
 
 test: $(STAMP) ## every test that needs no GPU: quick ones first
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not ($(SLOW) or gpu or soak)"
+	$(PYTEST) $(SIDE_BY_SIDE) --no-loadscope-reorder -m "not ($(SLOW) or gpu or soak)"
 	$(PYTEST) $(SIDE_BY_SIDE) --no-loadscope-reorder -m "($(SLOW)) and not browser and not gpu" # the longest are files of one test
 	$(PYTEST) -m "browser" # alone: the tests that cut links change network interfaces, which ends a browser's requests
 
 test-fast: $(STAMP) ## the quick tests only
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not ($(SLOW) or gpu or soak)"
+	$(PYTEST) $(SIDE_BY_SIDE) --no-loadscope-reorder -m "not ($(SLOW) or gpu or soak)"
 
 soak: $(STAMP) ## the long forms of the randomised tests, and 20 minutes of chaos over etcd
 	MOONPOOL_SOAK=1 $(PYTEST) --timeout=3600 -m "not ($(SLOW) or gpu)"

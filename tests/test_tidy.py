@@ -67,6 +67,12 @@ def test_the_list_of_longer_files_is_true() -> None:
         assert len((ROOT / name).read_text().splitlines()) > FILE_LINES_MAX, f"{name} may leave the list"
 
 
+def test_whoever_freezes_a_process_waits_until_it_has_stopped() -> None:
+    """What kill(2) has only sent lets a busy process answer once more: see support/freezing.py."""
+    senders = {named(path) for path in sources("tests") if "signal.SIGSTOP" in path.read_text()}
+    assert senders - {named(Path(__file__).resolve())} == {"tests/support/freezing.py"}
+
+
 @pytest.mark.parametrize("path", sources(*PACKAGES), ids=named)
 def test_what_is_public_says_what_it_is(path: Path) -> None:
     tree = ast.parse(path.read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.freezing import freeze, thaw
 from support.mooncake_pools import Memory, Pool
 from support.waiting import wait_until
 
@@ -170,14 +170,14 @@ def test_a_frozen_owner_costs_one_deadline() -> None:
         store = pool.store()
         assert store.put("key", b"value" * 1000) == 0
         (pid,) = set(nodes_of_this_process()) - set(others)
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         try:
             code, took_s = timed(store.put, "other", b"value" * 1000)
             assert code < 0
             assert took_s < 2 * DEADLINE_S + SLACK_S
             assert store.put("other", b"value" * 1000) < 0
         finally:
-            os.kill(pid, signal.SIGCONT)
+            thaw(pid)
         wait_until(lambda: store.put("another", b"value") == 0, 20)
         assert store.get("another") == b"value"
         assert store.get("key") in (b"", b"value" * 1000)

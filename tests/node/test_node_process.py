@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import local_writer
+from support.freezing import freeze
 from support.lane_peer import LanePeer
 from support.local_writer import BLOCK_BYTES, DIGEST, SPEC, LocalWriter, hashes_of
 from support.processes import NodeProcess
@@ -133,7 +133,7 @@ def test_a_killed_writer_gives_its_slots_back(node: NodeProcess) -> None:
 
 def test_a_stopped_writer_keeps_its_slots(node: NodeProcess) -> None:
     with writer_process(node, 6) as process:
-        process.send_signal(signal.SIGSTOP)
+        freeze(process.pid)
         time.sleep(1.8)  # longer than polls and pause together
         assert node.status()["objects_writing"] == 6
         process.kill()

@@ -5,16 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support import lock_holder
+from support.freezing import freeze
 
 from moonpool.schemas.errors import InvalidParams, Overloaded
 from moonpool.store_client.node.annex import SessionRecord
@@ -59,8 +58,7 @@ def test_a_stopped_writer_is_alive_however_long(sessions: Sessions, tmp_path: Pa
     path = tmp_path / "a.lock"
     with holder(path) as process:
         sessions.open(1, str(path))
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(0.05)
+        freeze(process.pid)
         assert [sessions.poll(now_s) for now_s in (0.0, 10.0, 1e6)] == [[], [], []]
         process.kill()  # ends a stopped process too
         process.wait()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import shutil
-import signal
 import ssl
 import subprocess
 import time
@@ -19,6 +17,7 @@ from typing import Any, Self
 
 from moonpool.master.store.etcd import EtcdStore
 from moonpool.master.store.etcd_link import EtcdAccess
+from support import freezing
 from support.ports import free_ports
 
 START_TIMEOUT_S = 60.0
@@ -173,12 +172,12 @@ class EtcdServer:
         return False
 
     def freeze(self) -> None:
-        """SIGSTOP."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """SIGSTOP. Returns when nothing is answered any more."""
+        freezing.freeze(self.pid)
 
     def thaw(self) -> None:
         """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
+        freezing.thaw(self.pid)
 
     def stop(self) -> None:
         """SIGTERM."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from support import freezing
 from support.mooncake_differences import DIFFERENCES
 from support.ports import free_ports
 from support.processes import MasterProcess
@@ -92,12 +92,12 @@ class MooncakeMaster:
         self._process.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP."""
-        self._process.send_signal(signal.SIGSTOP)
+        """SIGSTOP. Returns when nothing is answered any more."""
+        freezing.freeze(self._process.pid)
 
     def thaw(self) -> None:
         """SIGCONT."""
-        self._process.send_signal(signal.SIGCONT)
+        freezing.thaw(self._process.pid)
 
 
 class Pool:

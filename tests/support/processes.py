@@ -20,6 +20,7 @@ from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import GetStatus, Hello, NodeInfo, StatusReport, decode_from_node
 from moonpool.store_client.rpc.connection import RpcConnection
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS
+from support import freezing
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -103,20 +104,11 @@ class ServerProcess:
 
     def freeze(self) -> None:
         """SIGSTOP: its sockets stay open, nothing is answered. Returns when every thread has stopped."""
-        self._process.send_signal(signal.SIGSTOP)
-        end_s = time.monotonic() + STOP_TIMEOUT_S
-        while any(state != "T" for state in self._thread_states()):
-            assert time.monotonic() < end_s, "it does not stop"
-            time.sleep(0.001)
-
-    def _thread_states(self) -> list[str]:
-        """One letter a thread, as in proc(5)."""
-        stats = Path(f"/proc/{self.pid}/task").glob("*/stat")
-        return [stat.read_text().rpartition(")")[2].split()[0] for stat in stats]
+        freezing.freeze(self.pid)
 
     def thaw(self) -> None:
         """SIGCONT."""
-        self._process.send_signal(signal.SIGCONT)
+        freezing.thaw(self.pid)
 
     @property
     def pid(self) -> int:
