@@ -13,6 +13,7 @@ from moonpool.schemas.packed import I64, U16, U32
 from moonpool.store_client.node.layout import Layout
 
 NO_SLOTS: U32 = np.zeros(0, dtype=np.uint32)
+NO_SLOT = -1
 
 
 class Allocator:
@@ -55,6 +56,20 @@ class Allocator:
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else NO_SLOTS
+
+    def take_one(self, slot_bytes: int) -> int:
+        """One slot, or NO_SLOT: a tenth of the time of an array of one."""
+        pages = self._open.setdefault(slot_bytes, {})
+        if not pages and not self._cut_page(slot_bytes):
+            return NO_SLOT
+        page = next(reversed(pages))
+        stack, top = self._stacks[page], int(self.free[page]) - 1
+        assert stack is not None
+        self.free[page] = top
+        if not top:
+            del pages[page]
+        self._account(-slot_bytes)
+        return page << SLOT_INDEX_BITS | int(stack[top])
 
     def give(self, slots: U32) -> None:
         """Takes slots back, each exactly once. A page that is wholly free then goes back to the pool."""

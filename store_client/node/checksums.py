@@ -19,8 +19,11 @@ QUEUED_MAX = 1 << 18
 
 BATCH = 64
 
+PAUSE_S = 0.005
+"""After a commit: its writer waits for the report, which takes the same cores and locks."""
 
-def checksum_of(payload: memoryview) -> int:
+
+def checksum_of(payload: memoryview | bytes) -> int:
     """xxh3_64 as headers hold it: never 0, which means "not known yet"."""
     return xxhash.xxh3_64_intdigest(payload) or 1
 
@@ -34,7 +37,10 @@ class Checksums:
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._ending = threading.Event()
         self.computed = 0
+        self.computed_at_once = 0
+        """Of objects that were so small that their put did it."""
         self.skipped = 0
 
     def start(self, core: NodeCore) -> None:
@@ -50,7 +56,13 @@ class Checksums:
                 return
             self._queue.append((slots, generations))
             self._queued += len(slots)
-            self._wake.notify()
+            if len(self._queue) == 1:  # else it is at work, or rests
+                self._wake.notify()
+
+    @property
+    def all_computed(self) -> int:
+        """By the thread, and at once."""
+        return self.computed + self.computed_at_once
 
     @property
     def queued(self) -> int:
@@ -59,6 +71,7 @@ class Checksums:
 
     def close(self) -> None:
         """Ends the thread; what is queued stays without."""
+        self._ending.set()
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -66,12 +79,8 @@ class Checksums:
             self._thread.join()
 
     def _run(self, core: NodeCore) -> None:
-        while True:
+        while self._await_work():
             with self._wake:
-                while not self._queue and not self._closing:
-                    self._wake.wait()
-                if self._closing:
-                    return
                 slots, generations = self._queue.popleft()
                 self._queued -= len(slots)
             for first in range(0, len(slots), BATCH):
@@ -79,6 +88,15 @@ class Checksums:
                     return
                 batch = slice(first, first + BATCH)
                 self.computed += compute(core, slots[batch], generations[batch])
+
+    def _await_work(self) -> bool:
+        """False where the node ends."""
+        with self._wake:
+            if self._queue or self._closing:
+                return not self._closing
+            while not self._queue and not self._closing:
+                self._wake.wait()
+        return not self._ending.wait(PAUSE_S)
 
 
 def compute(core: NodeCore, slots: U32, generations: U64) -> int:

@@ -27,6 +27,7 @@ from moonpool.store_client.node.memory import Memory
 from moonpool.store_client.node.moves import Moves
 from moonpool.store_client.node.puts import LANES, OK, Put, Writers
 from moonpool.store_client.node.slots import Sink, Slots, entries
+from moonpool.store_client.node.whole_puts import Stored, is_few, store
 
 ITEMS_MAX = 1024
 FORGET_EVERY_S = 1.0
@@ -253,6 +254,33 @@ class NodeCore:
                 memory[start : start + length] = payload[at : at + length]
                 self.counters["local_bytes"] += length
             at += length
+
+    def store(self, put_id: int, item: BeginItem, payload: bytes) -> bytes | Shortage:
+        """Begin, fill and Commit of one of the node's own puts: one Status byte a block. `reported` as in `commit`.
+        Where space is short nothing is stored. Raises KeyspaceUnknown, InvalidParams, Overloaded."""
+        spec = self.keyspaces.spec(item.keyspace)
+        if not is_few(item, spec):
+            granted = self.begin(LANES, Begin(LANES, put_id, [item]), partial=False)
+            return granted if isinstance(granted, Shortage) else self.finish(granted, item, payload)
+        stored = store(self.slots, item, payload, spec, self.shards)
+        if not isinstance(stored, Stored):
+            return Shortage(stored)
+        self.reported = {}
+        if stored.entries is not None:
+            self.counters["blocks_committed"] += stored.statuses.count(Status.OK)
+            self.counters["local_bytes"] += stored.size_bytes
+            serial = self._sink.emit(stored.entries, item.shard)
+            self.reported[item.shard] = self._last_serials[item.shard] = serial
+        return stored.statuses
+
+    def finish(self, granted: Granted, item: BeginItem, payload: bytes) -> bytes:
+        """What is left of `store` once its Begin was granted."""
+        try:
+            self.fill(granted, item, payload)
+        except BaseException:
+            self.revoke(LANES, [granted.put_id])
+            raise
+        return self.commit(LANES, [granted.put_id])[0]
 
     def commit(self, session: int, put_ids: list[int]) -> list[bytes]:
         """One Status byte a block for each put, in the order of its Begin: GONE where it was dropped meanwhile.

@@ -31,8 +31,9 @@ class Prepared:
     keys: list[bytes]
 
 
-def prepare(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) -> Prepared:
-    """Checks an item against its keyspace, and its shard against how many there are. Raises InvalidParams."""
+def check_item(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) -> tuple[int, list[bytes]]:
+    """Checks an item against its keyspace, and its shard against how many there are; its lengths are left unread.
+    Returns how many blocks it has, and their keys. Raises InvalidParams."""
     count = count_of(item.hashes, spec.hash_bytes, "hashes")
     _check(0 < count <= BLOCKS_MAX, "hashes", count, f"1 to {BLOCKS_MAX} blocks")
     _check(0 <= item.rank < spec.world, "rank", item.rank, f"0 to {spec.world - 1}")
@@ -45,6 +46,12 @@ def prepare(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) -> Pr
     _check(not keys or spec.variable_size, "keys", len(keys), "none where the keyspace fixes the size")
     longest = max(map(len, keys), default=0)
     _check(longest <= KEY_BYTES_MAX, "keys", f"{longest} bytes", f"{KEY_BYTES_MAX} bytes")
+    return count, keys
+
+
+def prepare(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) -> Prepared:
+    """Raises InvalidParams, as check_item does."""
+    count, keys = check_item(item, spec, shards)
     lengths = _lengths(item, spec, count)
     headers = np.zeros(count, dtype=HEADER_DTYPE)
     headers["keyspace"] = keyspace_word(item.keyspace)
@@ -68,10 +75,15 @@ def prepare(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) -> Pr
     return Prepared(headers, slot_bytes, keys)
 
 
+def check_lengths(item: BeginItem, count: int) -> None:
+    """Whether there is one a block. Raises InvalidParams."""
+    _check(len(item.lengths) == 8 * count, "lengths", f"{len(item.lengths)} bytes", f"{8 * count} bytes")
+
+
 def _lengths(item: BeginItem, spec: KeyspaceSpec, count: int) -> U64:
     """Payload bytes of each block. Lengths past any page are cut there, so that no sum overflows."""
     if item.lengths:
-        _check(len(item.lengths) == 8 * count, "lengths", f"{len(item.lengths)} bytes", f"{8 * count} bytes")
+        check_lengths(item, count)
         given = u64s(item.lengths)
         if spec.variable_size:
             return np.minimum(given, np.uint64(2 * PAGE_BYTES_MAX))

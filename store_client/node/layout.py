@@ -60,7 +60,7 @@ def fixed_slot_bytes(payload_bytes: int) -> int:
 def class_slot_bytes(object_bytes: U64) -> U64:
     """Slot size for each object of its own size (payload and key text): the class at or above it, from 1 KiB up."""
     if len(object_bytes) <= FEW:
-        return np.array(list(map(_class_slot_bytes, object_bytes.tolist())), dtype=np.uint64)
+        return np.array(list(map(object_slot_bytes, object_bytes.tolist())), dtype=np.uint64)
     sizes = np.maximum(object_bytes, CLASS_BYTES_MIN).astype(np.uint64)
     # float64 is exact here: sizes stay far below 2**53, and frexp of size - 1 keeps powers of two in their class.
     exponents = np.frexp((sizes - np.uint64(1)).astype(np.float64))[1].astype(np.uint64)
@@ -69,7 +69,7 @@ def class_slot_bytes(object_bytes: U64) -> U64:
     return result
 
 
-def _class_slot_bytes(object_bytes: int) -> int:
+def object_slot_bytes(object_bytes: int) -> int:
     """The same of one object."""
     size = max(object_bytes, CLASS_BYTES_MIN)
     step = 1 << ((size - 1).bit_length() - CLASS_STEPS.bit_length())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from dataclasses import replace
 
@@ -57,7 +58,15 @@ class Masters:
         """Reports until cancelled."""
         loop = asyncio.get_running_loop()
         outlets = self._reporter.outlets
-        outlets.kick = lambda: loop.call_soon_threadsafe(self._flush)
+        here = threading.get_ident()
+
+        def kick() -> None:
+            if threading.get_ident() == here:  # without a system call, and before anything else is read
+                loop.call_soon(self._flush)
+            else:
+                loop.call_soon_threadsafe(self._flush)
+
+        outlets.kick = kick
         try:
             while True:
                 if not self.connected:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from moonpool.schemas.messages import Op
 from moonpool.schemas.packed import U32, U64
-from moonpool.store_client.node.checksums import Checksums
+from moonpool.store_client.node.checksums import Checksums, checksum_of
 from moonpool.store_client.node.report_streams import ReportStreams
 
 
@@ -35,6 +35,13 @@ class Outlets:
             self.kicked = True
             self.kick()
         return serial
+
+    def checksum(self, payload: bytes) -> int:
+        """See Sink."""
+        if self._checksums is None:
+            return 0
+        self._checksums.computed_at_once += 1
+        return checksum_of(payload)
 
     def written(self, slots: U32, generations: U64) -> None:
         """See Sink."""

@@ -289,7 +289,7 @@ class Node:
             "master_epoch": max((link.epoch for link in masters.links), default=0) if masters else 0,
             "master_connected": masters.connected if masters else 0,
             "checksums_queued": self._checksums.queued if self._checksums is not None else 0,
-            "checksums_computed": self._checksums.computed if self._checksums is not None else 0,
+            "checksums_computed": self._checksums.all_computed if self._checksums is not None else 0,
             "checksums_skipped": self._checksums.skipped if self._checksums is not None else 0,
             **core.counters,
             **self._keeper.counters,

@@ -174,32 +174,26 @@ class LocalHandler(RemoteHandler):
                 field="payload", value=f"{len(message.payload)} bytes", allowed=f"{SMALL_BYTES} bytes at most"
             )
         core = self._parts.core
-        request = Begin(LANES, next(self._parts.put_ids), [message.item])
+        put_id = next(self._parts.put_ids)
         with core.lock:
             core.keyspaces.check_visible([message.item.keyspace], identity)
-            granted = core.begin(LANES, request, partial=False)
-            if isinstance(granted, Granted):
-                return self._fill(message, granted)
-        return self._put_small_later(message, request)
+            statuses = core.store(put_id, message.item, message.payload)
+            if isinstance(statuses, bytes):
+                return self._stored(message, statuses)
+        return self._put_small_later(message, Begin(LANES, put_id, [message.item]))
 
     async def _put_small_later(self, message: PutSmall, request: Begin) -> Message:
         """The same once there is room."""
         granted = await self._parts.keeper.begin(LANES, request)
-        with self._parts.core.lock:
-            reply = self._fill(message, granted)
+        core = self._parts.core
+        with core.lock:
+            reply = self._stored(message, core.finish(granted, message.item, message.payload))
         return reply if isinstance(reply, Message) else await reply
 
-    def _fill(self, message: PutSmall, granted: Granted) -> Message | Awaitable[Message]:
-        """From grant to commit. Under the node's lock."""
-        core = self._parts.core
-        try:
-            core.fill(granted, message.item, message.payload)
-        except BaseException:
-            core.revoke(LANES, [granted.put_id])
-            raise
-        statuses = core.commit(LANES, [granted.put_id])
-        seen = self._parts.visible(core.reported) if message.visible else None
-        return Committed(statuses) if seen is None else self._when_visible(statuses, seen)
+    def _stored(self, message: PutSmall, statuses: bytes) -> Message | Awaitable[Message]:
+        """Under the node's lock."""
+        seen = self._parts.visible(self._parts.core.reported) if message.visible else None
+        return Committed([statuses]) if seen is None else self._when_visible([statuses], seen)
 
     def _when_visible(self, statuses: list[bytes], seen: Future[None]) -> Awaitable[Message]:
         """The acknowledgement that `seen` waits for comes in this very loop: no task or thread needs to be woken."""

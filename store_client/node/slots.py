@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState, slot_number
+from moonpool.schemas.header import HEADER_BYTES, SLOT_INDEX_BITS, Headers, SlotState, slot_number
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Entries, Freed, Op
 from moonpool.schemas.packed import I64, U8, U32, U64
@@ -28,6 +28,7 @@ from moonpool.store_client.node.memory import Memory
 
 log = logging.getLogger(__name__)
 
+INDEX_MASK = (1 << SLOT_INDEX_BITS) - 1
 GENERATION_STRIDE = 1 << 20
 """The ceiling in the head is raised by this much, before the first of them is used."""
 
@@ -48,6 +49,10 @@ class Sink(Protocol):
         """Takes an op for the report stream of a shard; returns a serial to wait for."""
         ...
 
+    def checksum(self, payload: bytes) -> int:
+        """What the header of an object is to say of its bytes; 0 where no checksums are kept."""
+        ...
+
     def written(self, slots: U32, generations: U64) -> None:
         """These were committed, and have no checksum yet."""
         ...
@@ -66,6 +71,7 @@ class Slots:
         self.allocator = Allocator(layout, page_table(memory.buffer, layout), memory.reserve_headers)
         self.writing: I64 = np.zeros(layout.page_count, dtype=np.int64)
         self.committed = 0
+        self._data_offset = layout.data_offset
         self._ceiling = generation_ceiling(memory.buffer)
         # All below the ceiling may have been used by an earlier life of this segment. 0 means "not there".
         self.next_generation = max(int(self._ceiling[0]), 1)
@@ -77,6 +83,27 @@ class Slots:
         if self.next_generation > self._ceiling[0]:
             self._ceiling[0] = self.next_generation + GENERATION_STRIDE
         return np.arange(first, first + count, dtype=np.uint64)
+
+    def new_generation(self) -> int:
+        """One that was never used in this segment."""
+        generation = self.next_generation
+        self.next_generation += 1
+        if self.next_generation > self._ceiling[0]:
+            self._ceiling[0] = self.next_generation + GENERATION_STRIDE
+        return generation
+
+    def row(self, slot: int) -> int:
+        """Header row of a slot."""
+        return (slot >> SLOT_INDEX_BITS) * self.layout.headers_per_page + (slot & INDEX_MASK)
+
+    def header_offset(self, slot: int) -> int:
+        """Where its header lies in the segment."""
+        return self.layout.header_offset + self.row(slot) * HEADER_BYTES
+
+    def data_offset(self, slot: int, slot_bytes: int) -> int:
+        """Where its payload lies in the segment."""
+        page = self._data_offset + (slot >> SLOT_INDEX_BITS) * self.layout.page_bytes
+        return page + (slot & INDEX_MASK) * slot_bytes
 
     def rows(self, slots: U32) -> Rows:
         """Header rows of slots."""

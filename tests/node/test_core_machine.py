@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import structs
 from support.node_sink import IndexSink
 from support.stateful import stateful_settings
 
@@ -23,6 +24,7 @@ from moonpool.store_client.node.headers import generations_in, states_in
 from moonpool.store_client.node.inventory import Inventory
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.memory import HeapMemory
+from moonpool.store_client.node.whole_puts import FEW
 
 PAGE = 64 << 10
 PAGES = 10
@@ -132,6 +134,38 @@ class CoreMachine(RuleBasedStateMachine):
         """Committed objects of one size, a good part of the pool's."""
         self.begin(SESSIONS[0], kind, 50, rank, length, True, False)
         self.commit_put(SESSIONS[0], self.next_put - 1, 1)
+
+    @rule(
+        kind=st.integers(1, 2),
+        count=st.sampled_from([1, 2, 5, FEW, FEW + 1]),
+        length=st.sampled_from([0, 1, 900, 1024, 5000]),
+        other=st.sampled_from([0, 700, PAGE + 1]),
+    )
+    def store(self, kind: int, count: int, length: int, other: int) -> None:
+        """Objects that arrive whole, the last one of another size."""
+        item, blocks = self.make_item(kind, count, 0, length)
+        if SPECS[kind].variable_size:
+            blocks[-1].length = other
+        item = structs.replace(item, lengths=pack_u64([block.length for block in blocks]))
+        put_id, self.next_put = self.next_put, self.next_put + 1
+        free_before = self.core.slots.allocator.free_bytes
+        before = set(self.sink.index)
+        answer = self.core.store(put_id, item, b"".join(block.payload for block in blocks))
+        if isinstance(answer, Shortage):
+            assert answer.size_bytes > 0 and set(self.sink.index) == before
+            assert self.core.slots.allocator.free_bytes == free_before
+            return
+        stored = sorted(self.sink.index.keys() - before, key=lambda slot: self.sink.index[slot].generation)
+        slots = iter(stored)
+        for block, status in zip(blocks, answer, strict=True):
+            assert (status == Status.TOO_LARGE) == (block.length + len(block.key) > PAGE)
+            if status == Status.OK:
+                block.slot = next(slots)
+                block.generation = self.sink.index[block.slot].generation
+                assert block.generation not in self.model.generations
+                self.model.generations.add(block.generation)
+                self.model.held[block.slot] = block
+        assert next(slots, None) is None
 
     def make_item(self, kind: int, count: int, rank: int, length: int) -> tuple[BeginItem, list[Block]]:
         spec, keyspace = SPECS[kind], DIGESTS[kind]
