@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
+from support.core_model import DIGESTS, PAGE, PAGES, SESSIONS, SPECS, Block, Model
 from support.node_sink import IndexSink
 from support.stateful import stateful_settings
 
 from moonpool.schemas.header import SlotState
-from moonpool.schemas.keyspace import KeyspaceSpec, Kind, objects_keyspace
+from moonpool.schemas.keyspace import Kind
 from moonpool.schemas.messages import Begin, BeginItem, DropList, Granted, Status
 from moonpool.schemas.packed import join_hashes, pack_u32, pack_u64, u32s, u64s
 from moonpool.store_client.node.adoption import adopt
@@ -25,49 +25,6 @@ from moonpool.store_client.node.inventory import Inventory
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.memory import HeapMemory
 from moonpool.store_client.node.whole_puts import FEW
-
-PAGE = 64 << 10
-PAGES = 10
-SPECS = [
-    KeyspaceSpec(kind=Kind.CHAINED, name="model", shard_bytes=(4000, 12000)),
-    KeyspaceSpec(kind=Kind.FLAT, name="state", shard_bytes=(30000,), hash_bytes=16),
-    objects_keyspace(),
-]
-DIGESTS = [spec.digest() for spec in SPECS]
-SESSIONS = [11, 12]
-
-
-@dataclass
-class Block:
-    """What the model knows of one block of a put."""
-
-    keyspace: bytes
-    rank: int
-    block_hash: bytes
-    position: int
-    parent: bytes
-    length: int
-    key: bytes
-    status: int
-    slot: int
-    generation: int
-    doomed: bool = False
-
-    @property
-    def payload(self) -> bytes:
-        seed = hashlib.sha256(self.keyspace + self.block_hash + bytes([self.rank])).digest()
-        return (seed * (self.length // 32 + 1))[: self.length]
-
-
-@dataclass
-class Model:
-    """Open puts and committed objects."""
-
-    puts: dict[tuple[int, int], list[Block]] = field(default_factory=dict)
-    ended: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    held: dict[int, Block] = field(default_factory=dict)
-    generations: set[int] = field(default_factory=set)
-    obeyed: list[tuple[int, int]] = field(default_factory=list)
 
 
 class CoreMachine(RuleBasedStateMachine):
