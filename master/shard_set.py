@@ -370,6 +370,13 @@ class ShardSet:
         """What prompts begin with most often, of each shard that is owned."""
         return [(shard, index.demand.top) for shard, index in self._shards.items()]
 
+    def hits(self, least: float) -> list[tuple[int, dict[tuple[bytes, bytes], float]]]:
+        """What lookups of each owned shard found `least` times or more: (keyspace, a block of a run) and how often."""
+        return [
+            (shard, index.demand.later.hits(least) | index.demand.top.hits(least))
+            for shard, index in self._shards.items()
+        ]
+
     def ceiling(self) -> Asked:
         """Of all shards together."""
         return Ceiling.over([index.demand.ceiling for index in self._shards.values()])

@@ -1,4 +1,4 @@
-"""With which first blocks prompts begin most often: heavy hitters, counted with a bounded number of counters.
+"""Which blocks prompts have in common most often: heavy hitters, counted with a bounded number of counters.
 
 A lookup costs one dictionary look-up and an addition. When there are twice as many counters as are kept, the largest are
 kept, and the first one that isn't is subtracted from them (Misra and Gries): whatever was asked for more often than
@@ -24,7 +24,7 @@ class TopPrefix(NamedTuple):
 
 
 class TopPrefixes:
-    """One shard's. The first run of a chain has one shard: no other one counts the same prompts."""
+    """One shard's, of first blocks or of blocks further on. A run has one shard: no other one counts the same."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
@@ -33,8 +33,10 @@ class TopPrefixes:
         self.missed_max = 0.0
         """By how much a count may be too low, and what was asked for so often may be missing."""
 
-    def asked(self, keyspace: bytes, block_hash: bytes, *, found: bool, now_s: float) -> None:
-        """A lookup of a prompt whose first block this is."""
+    def asked(
+        self, keyspace: bytes, block_hash: bytes, *, found: bool, now_s: float, weight: int = 1
+    ) -> None:
+        """A lookup of a prompt that has this block, or `weight` of them."""
         if now_s >= self._halve_s:
             self._halve(now_s)
         counts = self._counts.get((keyspace, block_hash))
@@ -42,8 +44,8 @@ class TopPrefixes:
             if len(self._counts) >= 2 * self._kept:
                 self._prune()
             counts = self._counts[keyspace, block_hash] = [0.0, 0.0]
-        counts[0] += 1
-        counts[1] += found
+        counts[0] += weight
+        counts[1] += weight * found
 
     def top(self) -> list[TopPrefix]:
         """Those that are kept, the most wanted first."""

@@ -17,6 +17,8 @@ from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import (
     Announce,
+    Copied,
+    CopyOrder,
     Drop,
     DropList,
     Entries,
@@ -37,6 +39,7 @@ from moonpool.schemas.messages import (
     Renew,
     Report,
     RunSlice,
+    Status,
     Victims,
 )
 from moonpool.schemas.packed import split_hashes, u16s, u32s, u64s
@@ -47,8 +50,13 @@ HASH_BYTES = 16
 SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="simulate", shard_bytes=(1,), hash_bytes=HASH_BYTES)
 KEYSPACE = SPEC.digest()
 NO_PARENT = bytes(HASH_BYTES)
-SETTINGS = MasterSettings(suspect_after_s=1e9)
-"""Paper nodes say when they go; nobody simulates heartbeats for that."""
+BLOCK_BYTES = 80 << 20
+"""What one of these blocks stands for: 512 tokens of a large model."""
+
+SETTINGS = MasterSettings(
+    suspect_after_s=1e9, copy_bytes_per_s=MasterSettings().copy_bytes_per_s // BLOCK_BYTES
+)
+"""Paper nodes say when they go; nobody simulates heartbeats for that. A block is one byte here, for copies too."""
 
 INVENTORY_BLOCKS = 2048
 LEASE_MS = 3000
@@ -56,6 +64,9 @@ EVICT_SHARE = 0.02
 """How much of itself a full node frees at once."""
 
 Chain = Sequence[bytes]
+
+Moved = tuple[int, int, int]
+"""(source, target, blocks) of a copy that one host has made of another's blocks."""
 
 
 @dataclass(slots=True)
@@ -177,9 +188,31 @@ class PaperPool:
         self._say_free(host, now_s)
         return len(held)
 
-    def tick(self, now_s: float) -> None:
-        """Time has passed."""
-        self._core.tick(now_s)
+    def tick(self, now_s: float) -> list[Moved]:
+        """Time has passed. Returns what hosts have copied from each other on the master's orders."""
+        moved = []
+        for segment, push in self._core.tick(now_s):
+            if isinstance(push, CopyOrder):
+                moved.append(self._copy(self._host(segment), push, now_s))
+            elif isinstance(push, Drop):
+                self._drop(self._host(segment), push.drops)
+        return moved
+
+    def _copy(self, host: Host, order: CopyOrder, now_s: float) -> Moved:
+        fresh, statuses = [], bytearray()
+        names = split_hashes(order.hashes, HASH_BYTES)
+        parents = split_hashes(order.parents, HASH_BYTES)
+        for name, position, parent in zip(names, u32s(order.positions).tolist(), parents, strict=True):
+            room = host.alive and len(host.held) < host.capacity_blocks and name not in host.held
+            statuses.append(Status.OK if room else Status.NO_SPACE)
+            if room:
+                host.held[name] = Block(position, parent, host.next_slot)
+                host.next_slot += 1
+                fresh.append((name, host.held[name]))
+        done: list[Op] = [_entries(fresh)] if fresh else []
+        self._report(host, [*done, Copied(order.order, bytes(statuses))], now_s)
+        self._say_free(host, now_s)
+        return int.from_bytes(order.source.segment, "big"), host.number, len(fresh)
 
     def _commit(self, host: Host, chain: Chain, positions: Sequence[int], now_s: float) -> None:
         fresh = []

@@ -114,7 +114,8 @@ class World:
     def _ticks(self) -> Process:
         while True:
             yield self.now_s + TICK_S
-            self.pool.tick(self.now_s)
+            for source, target, blocks in self.pool.tick(self.now_s):
+                self._carry(source, target, blocks)
 
     # ------------------------------------------------------------ sessions
 
@@ -210,10 +211,14 @@ class World:
         loaded_s = self.now_s
         for source, blocks in self.pool.locate(chain, cached, hit, host, self.now_s).items():
             if source != engine:
-                work_s = blocks * BLOCK_TOKENS * costs.kv_bytes_token / costs.network_bytes_s
-                sent_s = self.egress[source].take(self.now_s, work_s)
-                loaded_s = max(loaded_s, sent_s, self.ingress[engine].take(self.now_s, work_s))
+                loaded_s = max(loaded_s, self._carry(source, engine, blocks))
         yield loaded_s
+
+    def _carry(self, source: int, target: int, blocks: int) -> float:
+        """When these blocks have come from one host's card to another's."""
+        work_s = blocks * BLOCK_TOKENS * self.costs.kv_bytes_token / self.costs.network_bytes_s
+        sent_s = self.egress[source].take(self.now_s, work_s)
+        return max(sent_s, self.ingress[target].take(self.now_s, work_s))
 
     def _save(self, engine: int, chain: Sequence[bytes]) -> None:
         """Nobody waits for it."""

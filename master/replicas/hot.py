@@ -1,7 +1,7 @@
-"""Beginnings of prompts that many ask for: one more copy on another host while they are, and none of it afterwards.
+"""Parts of prompts that many ask for: one more copy on another host while they do, and none of it afterwards.
 
-What is copied is what all of those prompts share of the first run: from its first block on as far as one block alone
-follows another. Later runs of a chain aren't linked to it.
+What is copied is what all of those prompts share of a run: from its first block over the one that they were counted by,
+and on as far as one block alone follows another. Each run of a chain is counted for itself, as runs aren't linked.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from moonpool.master.replicas.seeker import Short
 from moonpool.master.replicas.wishes import Wish, Wishes
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.table import Table, Usable
-from moonpool.schemas.runs import run_end
+from moonpool.schemas.runs import run_end, run_start
 
 LOOK_EVERY_S = 5.0
 COLD_AFTER_S = 60.0
 """A prefix that was hot keeps its copies so long after it was seen hot last."""
 
 HOT_MAX = 64
-"""Prefixes of one shard that are hot at once, the hottest."""
+"""Runs of one shard that are hot at once, the hottest."""
 
 HOT_SHARE = 0.05
 """Of the pool's memory, for all their further copies."""
 
 Name = tuple[bytes, bytes]
-"""(keyspace, first block's hash)."""
+"""(keyspace, hash of a block of the run that a lookup has named)."""
 
 
 class Heat:
-    """Which prefixes of one shard are hot (no index, no clock): counts of hits in, names out."""
+    """Which runs of one shard are hot (no index, no clock): counts of hits in, names out."""
 
     def __init__(self, hits_per_min: int) -> None:
         self._hits_per_min = hits_per_min
@@ -67,7 +67,7 @@ class Heat:
 
 
 class HotCopies:
-    """Of one master's shards. `hits_per_min` from which on a prefix is hot; 0: never."""
+    """Of one master's shards. `hits_per_min` from which on a run is hot; 0: never."""
 
     def __init__(self, shards: ShardSet, wishes: Wishes, hits_per_min: int) -> None:
         self._shards = shards
@@ -85,9 +85,9 @@ class HotCopies:
         tables = {(shard, table.keyspace): table for shard, table in self._shards.changing()}
         cold: list[Short] = []
         heats, self._heats = self._heats, {}
-        for shard, top in self._shards.top_prefixes():
+        for shard, hits in self._shards.hits(self._hits_per_min * LOOK_EVERY_S / 60):
             heat = self._heats[shard] = heats.get(shard) or Heat(self._hits_per_min)
-            for name in heat.look(top.hits(self._hits_per_min * LOOK_EVERY_S / 60), now_s):
+            for name in heat.look(hits, now_s):
                 cold += _cells(shard, tables.get((shard, name[0])), name[1])
             for name in heat.hot:
                 cells = _cells(shard, tables.get((shard, name[0])), name[1])
@@ -95,7 +95,7 @@ class HotCopies:
         return cold
 
     def _wish(self, cells: Iterable[Short], kept: Usable, left_bytes: int) -> int:
-        """Bytes that the further copies of a prefix take, or will."""
+        """Bytes that the further copies of a run take, or will."""
         size_bytes = 0
         for shard, table, row, rank in cells:
             size_bytes += table.place(row, rank).length
@@ -117,11 +117,12 @@ class HotCopies:
             heat.validate()
 
 
-def _cells(shard: int, table: Table | None, first_block: bytes) -> list[Short]:
-    """Ranks of the blocks that all prompts of a prefix share."""
-    row = table.rows.get(first_block) if table is not None else NO_ROW
+def _cells(shard: int, table: Table | None, named: bytes) -> list[Short]:
+    """Ranks of the blocks of its run that all prompts with this block share."""
+    row = table.rows.get(named) if table is not None else NO_ROW
     if not isinstance(table, ChainedTable) or row == NO_ROW or not table.ready[row]:
         return []
     position = table.positions[row]
-    rows = [row, *table.followers(row, run_end(position) - 1 - position)[0]]
+    before = table.ancestors(row, position - run_start(position) + 1).tolist()
+    rows = [*before, *table.followers(row, run_end(position) - 1 - position)[0]]
     return [Short(shard, table, one, rank) for one in rows for rank in table.ranks_of(one)]

@@ -12,6 +12,8 @@ from moonpool.master.replicas.hot import Heat
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.messages import Probe, ProbedRun
 from moonpool.schemas.packed import join_hashes
+from moonpool.schemas.runs import split_runs
+from moonpool.store_client.prefix import STRIDE_BLOCKS
 
 TRUNK = chain(6, "trunk")
 TAILS = [chain(8, name)[6:] for name in ("one", "two")]
@@ -20,11 +22,11 @@ TAILS = [chain(8, name)[6:] for name in ("one", "two")]
 class Crowd:
     """Two prompts that share TRUNK, on host a; a second node there, and another host."""
 
-    def __init__(self, hits_per_min: int = 60) -> None:
+    def __init__(self, hits_per_min: int = 60, trunk: list[bytes] = TRUNK) -> None:
         self.cluster = PaperCluster(chained_spec(2), MasterSettings(hot_hits_per_min=hits_per_min))
         for name, host in (("a", "host-a"), ("neighbour", "host-a"), ("far", "host-far")):
             self.cluster.join(name, host)
-        self.prompts = [TRUNK + tail for tail in TAILS]
+        self.prompts = [trunk + tail for tail in TAILS]
         for prompt in self.prompts:
             self.cluster.commit("a", [one for one in blocks_of(prompt) if not self.held("a", one.block_hash)])
 
@@ -38,8 +40,8 @@ class Crowd:
         for second in range(seconds):
             for number in range(asks_a_second):
                 prompt = self.prompts[(second + number) % 2]
-                run = ProbedRun(0, len(prompt), 1, join_hashes(prompt))
-                self.cluster.ask(Probe(self.cluster.keyspace, [run]))
+                runs = [probed(prompt, first, count) for first, count in split_runs(0, len(prompt))]
+                self.cluster.ask(Probe(self.cluster.keyspace, runs))
             self.cluster.advance(1)
             for name in self.cluster.segments:
                 self.cluster.carry_out(name)
@@ -59,6 +61,18 @@ def test_a_hot_prefix_gains_a_copy_and_loses_it() -> None:
     assert not crowd.copies("far")
     assert crowd.copies("a") == set(TRUNK) | {h for tail in TAILS for h in tail}, "the wanted copy went"
     assert crowd.cluster.core.status(crowd.cluster.now_s)["hot_prefixes"] == 0
+
+
+def test_runs_further_on_are_copied_too() -> None:
+    trunk = chain(170, "long")
+    crowd = Crowd(trunk=trunk)
+    crowd.pass_time(60, 4)
+    assert crowd.copies("far") == set(trunk), (
+        "what both prompts share of their first two runs, and nothing else"
+    )
+    assert crowd.cluster.core.status(crowd.cluster.now_s)["hot_prefixes"] == 2
+    crowd.pass_time(int(hot.COLD_AFTER_S) + 15, 0)
+    assert not crowd.copies("far")
 
 
 def test_what_is_asked_for_now_and_then_is_not_hot() -> None:
@@ -83,6 +97,13 @@ def test_copies_of_what_is_hot_take_a_small_share() -> None:
     finally:
         hot.HOT_SHARE = small
     assert sum(map(len, crowd.cluster.segments["far"].held.values())) == 5
+
+
+def probed(prompt: list[bytes], first: int, count: int) -> ProbedRun:
+    """As clients ask: the first run by all of its hashes, later ones by every 64th and the last."""
+    stride = 1 if first == 0 else STRIDE_BLOCKS
+    named = [prompt[min(at + stride, first + count) - 1] for at in range(first, first + count, stride)]
+    return ProbedRun(first, count, stride, join_hashes(named))
 
 
 @settings(derandomize=True, deadline=None, max_examples=100 * SOAK)
