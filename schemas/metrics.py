@@ -99,7 +99,7 @@ MASTER_METRICS: dict[str, Metric] = {
     ),
     "moonpool_master_copied_bytes_total": _counter("payload of the copies that were made", "reason"),
     "moonpool_master_hot_prefixes": _gauge(
-        "beginnings of prompts that have one more copy for as long as many ask"
+        "runs that many prompts share and that have one more copy for as long as many ask"
     ),
     "moonpool_master_copies_coming_bytes": _gauge(
         "payload of copies that nodes were told to make and have yet to"
