@@ -41,6 +41,10 @@ class Demand:
         name, found = run.hashes[: table.spec.hash_bytes], reply.ready[index] >= min(run.stride, run.count)
         self.later.asked(table.keyspace, name, found=found, now_s=now_s, weight=runs)
 
+    def hits(self, least: float) -> dict[tuple[bytes, bytes], float]:
+        """How often lookups found a run, by (keyspace, the first block of it that they named), of `least` times on."""
+        return self.later.hits(least) | self.top.hits(least)
+
     def validate(self) -> None:
         """Asserts the parts' own."""
         self.ceiling.validate()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from moonpool.master.ceiling import Asked
+from moonpool.master.ceiling import Asked, Ceiling
 from moonpool.master.evictions import Evictions
 from moonpool.master.node import Node
 from moonpool.master.nodes import Nodes
@@ -67,11 +67,11 @@ class Look:
 
     def top_prefixes(self) -> list[tuple[int, TopPrefixes]]:
         """(shard, what prompts begin with most often)."""
-        return self._shards.top_prefixes()
+        return [(shard, demand.top) for shard, demand in self._shards.demands()]
 
     def ceiling(self) -> Asked:
         """What was asked for, and the hit ratio that an infinite pool would have had."""
-        return self._shards.ceiling()
+        return Ceiling.over([demand.ceiling for _, demand in self._shards.demands()])
 
     @property
     def evictions(self) -> Evictions:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
-from moonpool.master.ceiling import Asked, Ceiling
+from moonpool.master.demand import Demand
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.evictions import Evictions
 from moonpool.master.kv_feed import KvFeed
@@ -18,7 +18,6 @@ from moonpool.master.shard import Shard, ShardIndex
 from moonpool.master.shard_facts import SUMS
 from moonpool.master.step import NOWHERE, Step, check_count
 from moonpool.master.table import Table
-from moonpool.master.top_prefixes import TopPrefixes
 from moonpool.master.victims import Budget
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, NotFound, Overloaded, WrongShard
 from moonpool.schemas.keyspace import KeyspaceSpec
@@ -366,20 +365,9 @@ class ShardSet:
             for table in index.tables.values():
                 yield shard, table
 
-    def top_prefixes(self) -> list[tuple[int, TopPrefixes]]:
-        """What prompts begin with most often, of each shard that is owned."""
-        return [(shard, index.demand.top) for shard, index in self._shards.items()]
-
-    def hits(self, least: float) -> list[tuple[int, dict[tuple[bytes, bytes], float]]]:
-        """What lookups of each owned shard found `least` times or more: (keyspace, a block of a run) and how often."""
-        return [
-            (shard, index.demand.later.hits(least) | index.demand.top.hits(least))
-            for shard, index in self._shards.items()
-        ]
-
-    def ceiling(self) -> Asked:
-        """Of all shards together."""
-        return Ceiling.over([index.demand.ceiling for index in self._shards.values()])
+    def demands(self) -> list[tuple[int, Demand]]:
+        """(shard, what it is asked for) of each shard that is owned."""
+        return [(shard, index.demand) for shard, index in self._shards.items()]
 
     def facts(self) -> dict[str, int | float | str]:
         """Sizes and counters of all shards together."""

@@ -85,9 +85,9 @@ class HotCopies:
         tables = {(shard, table.keyspace): table for shard, table in self._shards.changing()}
         cold: list[Short] = []
         heats, self._heats = self._heats, {}
-        for shard, hits in self._shards.hits(self._hits_per_min * LOOK_EVERY_S / 60):
+        for shard, demand in self._shards.demands():
             heat = self._heats[shard] = heats.get(shard) or Heat(self._hits_per_min)
-            for name in heat.look(hits, now_s):
+            for name in heat.look(demand.hits(self._hits_per_min * LOOK_EVERY_S / 60), now_s):
                 cold += _cells(shard, tables.get((shard, name[0])), name[1])
             for name in heat.hot:
                 cells = _cells(shard, tables.get((shard, name[0])), name[1])
