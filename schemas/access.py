@@ -77,6 +77,7 @@ ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     m.SessionHeartbeat: _CLIENTS,
     m.PullWrite: _CLIENTS,
     m.PutSmall: _CLIENTS,
+    m.GetSmall: _READERS | _NODES,
     m.ListKeys: _READERS,
     m.LaneRead: _READERS | _NODES,
     m.LaneKeys: _NODES,

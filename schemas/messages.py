@@ -4,13 +4,13 @@ handshake        Hello -> Welcome
 client, master   RegisterKeyspace, Probe, Match, Presence, Locate, Renew, PutStart, ReportBad, PutAbandon,
                  Remove, Clear, Pin, Unpin, Drain, GetDrains, Warm, SetReplicas, Describe, DescribeKeyspace, ListKeyspaces, GetClusterMap, GetStatus
 node, master     Announce, Report (the ordered stream), Heartbeat, Need;  pushed by the master: Drop, Check, CopyOrder
-client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, PullWrite, PutSmall, ListKeys,
+client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, PullWrite, PutSmall, GetSmall, ListKeys,
                  GetStatus
 any server       Failed answers any request
 
 Columns are packed byte strings (schemas/packed.py): `hashes` is count * hash_bytes long, u32 and u64
 columns are little-endian. `keyspace` is always the 16-byte digest. Times are relative and in ms, so that
-no two clocks are compared. Nothing here but PutSmall holds a payload byte.
+no two clocks are compared. Nothing here but PutSmall and SmallData holds a payload byte.
 
 Shards (schemas/runs.py): `shards` is a u16 column, one an item that the request names; `shard` is one number. Left
 empty (b"", -1) they mean every shard of the master that is asked, which is exact where the cluster has one shard.
@@ -855,7 +855,10 @@ class PullWrite(Message, frozen=True):
 
 
 SMALL_BYTES = 64 << 10
-"""Of a PutSmall's payload."""
+"""Of a PutSmall's payload, and of a SmallData's."""
+
+SMALL_OBJECTS = 64
+"""Of a GetSmall."""
 
 
 class PutSmall(Message, frozen=True):
@@ -867,6 +870,23 @@ class PutSmall(Message, frozen=True):
     item: BeginItem
     payload: bytes
     visible: bool = False
+
+
+class GetSmall(Message, frozen=True):
+    """As LaneRead, of at most SMALL_OBJECTS objects and SMALL_BYTES: for readers of other hosts. Answered by SmallData."""
+
+    slots: bytes
+    generations: bytes
+    lengths: bytes
+
+
+class SmallData(Message, frozen=True):
+    """`statuses`: one Status byte an object; of those that are OK the payloads, back to back, and the 128-byte headers,
+    read after the last payload byte (I3)."""
+
+    statuses: bytes
+    payload: bytes
+    headers: bytes
 
 
 class ListKeys(Message, frozen=True):
@@ -989,6 +1009,7 @@ ClientToNode = (
     | GetStatus
     | PullWrite
     | PutSmall
+    | GetSmall
 )
 NodeRequest = Hello | ClientToNode
 NodeReply = (
@@ -999,6 +1020,7 @@ NodeReply = (
     | SessionOpened
     | Granted
     | Committed
+    | SmallData
     | KeyList
     | StatusReport
 )

@@ -56,6 +56,13 @@ class Keyspaces:
             if spec is None or spec.tenant != identity.tenant:
                 raise KeyspaceUnknown(keyspace=digest.hex())
 
+    def shows(self, word: int, identity: Identity) -> bool:
+        """Whether what a header with these 64 bits names is that identity's business."""
+        if identity.sees_all:
+            return True
+        digest = self._digests.get(word)
+        return digest is not None and self._specs[digest].tenant == identity.tenant
+
     def words_of(self, tenant: str) -> U64:
         """What headers hold of each keyspace of a tenant."""
         own = [keyspace_word(digest) for digest, spec in self._specs.items() if spec.tenant == tenant]

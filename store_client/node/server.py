@@ -16,6 +16,7 @@ from moonpool.schemas.messages import (
     Commit,
     Committed,
     Done,
+    GetSmall,
     GetStatus,
     Granted,
     KeyspaceRegistered,
@@ -38,6 +39,7 @@ from moonpool.store_client.node.listing import list_keys
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import Visible
 from moonpool.store_client.node.sessions import Sessions
+from moonpool.store_client.node.small_reads import get_small
 from moonpool.store_client.node.space import SpaceKeeper
 from moonpool.store_client.rpc.peer import Peer
 
@@ -79,6 +81,8 @@ class RemoteHandler:
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
         """See rpc.Handler."""
+        if isinstance(message, GetSmall):
+            return get_small(self._core, message, peer.identity)
         if isinstance(message, RegisterKeyspace):
             check_registering(message.spec, peer.identity)
             return KeyspaceRegistered(self._register(message.spec), 1)

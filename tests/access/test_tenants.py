@@ -283,6 +283,19 @@ def test_slots_of_another_tenant_cannot_be_read(shared: Shared, stored: bytes) -
         assert room.any() == (status is m.Status.OK)
 
 
+def test_small_objects_of_another_tenant_cannot_be_read(shared: Shared, stored: bytes) -> None:
+    found = shared.ask("master", "red", m.Locate(stored, 0, [m.RunSlice(CHAIN[-1], 0, len(CHAIN))]))
+    assert isinstance(found, m.Located)
+    request = m.GetSmall(found.slots, found.generations, found.lengths)
+    nothing = m.SmallData(bytes([m.Status.MISSING] * len(CHAIN)), b"", b"")
+    for door in ("node", "socket"):
+        assert shared.ask(door, "blue", request) == nothing
+        for name in ("red", "admin"):
+            answer = shared.ask(door, name, request)
+            assert isinstance(answer, m.SmallData) and answer.statuses == bytes(len(CHAIN))
+            assert len(answer.payload) == len(CHAIN) * BLOCK_BYTES
+
+
 def test_a_write_into_another_tenants_keyspace_is_refused(shared: Shared, stored: bytes) -> None:
     texts = []
     for keyspace in (stored, secrets.token_bytes(16)):

@@ -164,11 +164,11 @@ def test_from_the_connector_to_the_node(collector: TraceCollector) -> None:
             "moonpool.match",
             "moonpool.connector.match",
         ]
-        load = tree(collector, "cmpl-2", {"moonpool.master.Locate", "moonpool.node.LaneRead"})
-        for name in ("moonpool.master.Locate", "moonpool.node.LaneRead"):
+        load = tree(collector, "cmpl-2", {"moonpool.master.Locate", "moonpool.node.GetSmall"})
+        for name in ("moonpool.master.Locate", "moonpool.node.GetSmall"):
             assert above(load, name) == [name, "moonpool.load", "moonpool.connector.load"]
         services = {one.name: one.service for one in load.values()}
-        assert services["moonpool.node.LaneRead"] == "moonpool-node"
+        assert services["moonpool.node.GetSmall"] == "moonpool-node"
         assert services["moonpool.master.Locate"] == "moonpool-master"
         assert services["moonpool.load"] == "engine"
         save = tree(collector, "warm", {"moonpool.master.PutStart", "moonpool.node.LaneWrite"})

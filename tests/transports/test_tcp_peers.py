@@ -1,4 +1,4 @@
-"""The tcp transport against nodes that misbehave: bare sockets that say what a test wants."""
+"""The tcp transport against nodes whose data port misbehaves."""
 
 from __future__ import annotations
 
@@ -6,81 +6,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from transports.bad_node import SIZE, BadNode, Serve, header, info_of, read_frame
 from transports.memory_transport import batch_of, scattered
 
-from moonpool.schemas.framing import PREFIX, PROTOCOL_VERSION, encode_frame
-from moonpool.schemas.header import HEADER_DTYPE, SlotState, keyspace_word, word_of
-from moonpool.schemas.messages import Hello, LaneData, NodeInfo, Status, Welcome, encode
+from moonpool.schemas.framing import PROTOCOL_VERSION, encode_frame
+from moonpool.schemas.header import SlotState, word_of
+from moonpool.schemas.messages import Hello, LaneData, Status, Welcome, encode
 from moonpool.store_client.transports.tcp import TcpTransport
-
-SIZE = 1000
-Serve = Callable[[socket.socket], None]
-
-
-class BadNode:
-    """Serves each connection with the next of the functions (the last one from then on), after the handshake."""
-
-    def __init__(self, *serve: Serve) -> None:
-        self._serve = list(serve)
-        self.connections = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                return
-            serve = self._serve[min(self.connections, len(self._serve) - 1)]
-            self.connections += 1
-            thread = threading.Thread(target=self._run, args=(sock, serve))
-            self._threads.append(thread)
-            thread.start()
-
-    def _run(self, sock: socket.socket, serve: Serve) -> None:
-        with sock:
-            sock.settimeout(5)
-            read_frame(sock)
-            sock.sendall(encode_frame(1, encode(Welcome(PROTOCOL_VERSION, "node", 0, 1 << 20))))
-            with suppress(OSError, EOFError):
-                serve(sock)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join()
-
-
-def read_frame(sock: socket.socket) -> bytes:
-    def take(count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            part = sock.recv(count - len(data))
-            if not part:
-                raise EOFError
-            data += part
-        return data
-
-    length, _ = PREFIX.unpack(take(PREFIX.size))
-    return take(length - 4)
-
-
-def header(**fields: object) -> bytes:
-    row = np.zeros(1, dtype=HEADER_DTYPE)
-    row["word"] = word_of(SlotState.COMMITTED, 1)
-    row["keyspace"] = keyspace_word(bytes(16))
-    row["length"] = SIZE
-    for name, value in fields.items():
-        row[name] = value
-    return row.tobytes()
 
 
 def answer(payload: bytes = b"p" * SIZE, trailer: bytes = b"", repeat: bool = True) -> Serve:
@@ -107,19 +43,8 @@ def node() -> Iterator[Callable[..., tuple[BadNode, TcpTransport]]]:
         def make(*serve: Serve, lanes: int = 1) -> tuple[BadNode, TcpTransport]:
             bad = BadNode(*serve)
             stack.callback(bad.close)
-            info = NodeInfo(
-                node="bad",
-                segment=bytes(16),
-                host="",
-                rpc_address="",
-                data_address=bad.address,
-                unix_path="",
-                segment_path="",
-                capacity_bytes=1 << 30,
-                page_bytes=1 << 20,
-            )
             hello = Hello(PROTOCOL_VERSION, "data", "test")
-            transport = TcpTransport(info, hello, lanes, lambda keyspace: None)
+            transport = TcpTransport(info_of(bad, door=False), hello, lanes, lambda keyspace: None)
             stack.callback(transport.close)
             return bad, transport
 

@@ -1,0 +1,218 @@
+"""Small reads through a node's RPC port: what is asked there, and what is made of answers that are wrong."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from transports.bad_node import SIZE, BadNode, Serve, header, info_of, read_frame, read_request
+from transports.memory_transport import batch_of, scattered
+
+from moonpool.schemas.errors import NotFound
+from moonpool.schemas.framing import PREFIX, PROTOCOL_VERSION, encode_frame
+from moonpool.schemas.header import SlotState, word_of
+from moonpool.schemas.messages import (
+    SMALL_BYTES,
+    SMALL_OBJECTS,
+    Done,
+    Failed,
+    GetSmall,
+    Hello,
+    LaneRead,
+    Message,
+    SmallData,
+    Status,
+    decode_lane_request,
+    decode_node_request,
+    encode,
+)
+from moonpool.store_client.transports.tcp import TcpTransport
+
+MakeNode = Callable[..., tuple[BadNode, TcpTransport]]
+OK, MISSING = bytes([Status.OK]), bytes([Status.MISSING])
+PAYLOAD = b"p" * SIZE
+GOOD = SmallData(OK, PAYLOAD, header())
+
+
+@pytest.fixture
+def node() -> Iterator[MakeNode]:
+    with ExitStack() as stack:
+
+        def make(*serve: Serve) -> tuple[BadNode, TcpTransport]:
+            bad = BadNode(*serve)
+            stack.callback(bad.close)
+            hello = Hello(PROTOCOL_VERSION, "data", "test")
+            transport = TcpTransport(info_of(bad, door=True), hello, 2, lambda keyspace: None)
+            stack.callback(transport.close)
+            return bad, transport
+
+        yield make
+
+
+def says(*replies: Message | bytes) -> Serve:
+    """One after the other, to one request each; bytes are the whole frame."""
+
+    def serve(sock: socket.socket) -> None:
+        for reply in replies:
+            request_id, _ = read_request(sock)
+            sock.sendall(reply if isinstance(reply, bytes) else encode_frame(request_id, encode(reply)))
+
+    return serve
+
+
+def read(transport: TcpTransport, memory: np.ndarray, timeout_s: float = 5.0) -> list[int]:
+    count = len(memory) // SIZE
+    batch = batch_of(range(count), scattered(memory, count, 1, SIZE))
+    return list(transport.read(batch, time.monotonic() + timeout_s))
+
+
+def room(count: int = 1) -> np.ndarray:
+    return np.zeros(count * SIZE, dtype=np.uint8)
+
+
+def test_objects_that_came_land_where_they_belong(node: MakeNode) -> None:
+    """Of three the second one is missing; each lies in four pieces."""
+    statuses = OK + MISSING + OK
+    bad, transport = node(says(SmallData(statuses, b"a" * SIZE + b"b" * SIZE, header() * 2)))
+    memory = room(3)
+    batch = batch_of([0, 1, 2], scattered(memory, 3, 4, SIZE // 4))
+    assert bytes(transport.read(batch, time.monotonic() + 5)) == statuses
+    grid = memory.reshape(4, 3, SIZE // 4)
+    assert [set(grid[:, i].ravel().tolist()) for i in range(3)] == [{ord("a")}, {0}, {ord("b")}]
+    assert bad.connections == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"word": word_of(SlotState.COMMITTED, 2)},
+        {"word": word_of(SlotState.WRITING, 1)},
+        {"keyspace": 5},
+        {"rank": 1},
+        {"block_hash": b"x" * 32},
+        {"length": SIZE - 1},
+    ],
+    ids=str,
+)
+def test_a_header_that_says_anything_else_is_a_miss(node: MakeNode, fields: dict[str, object]) -> None:
+    _, transport = node(says(SmallData(OK, PAYLOAD, header(**fields))))
+    assert read(transport, room()) == [Status.MISSING]
+
+
+def test_another_checksum_is_corrupt(node: MakeNode) -> None:
+    _, transport = node(says(SmallData(OK, PAYLOAD, header(checksum=12345))))
+    assert read(transport, room()) == [Status.CORRUPT]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        SmallData(b"", b"", b""),
+        SmallData(OK * 2, PAYLOAD * 2, header() * 2),
+        SmallData(OK, PAYLOAD[:-1], header()),
+        SmallData(OK, PAYLOAD + b"p", header()),
+        SmallData(OK, PAYLOAD, header()[:-1]),
+        SmallData(OK, PAYLOAD, header() * 2),
+        SmallData(OK, b"", b""),
+        SmallData(MISSING, PAYLOAD, header()),
+        Done(0),
+        Failed(NotFound.code, "no such thing"),
+        Failed(-1, "of another version"),
+    ],
+    ids=repr,
+)
+def test_answers_that_are_wrong_write_nothing_and_fail(node: MakeNode, reply: Message) -> None:
+    _, transport = node(says(reply, GOOD))
+    memory = room()
+    assert read(transport, memory) == [Status.FAILED]
+    assert not memory.any()
+    assert read(transport, memory) == [Status.OK]
+    assert memory.tobytes() == PAYLOAD
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\xff" * 100,
+        PREFIX.pack(4 + 11, 2) + b"\xc1 no message",
+        PREFIX.pack(1 << 31, 2),
+        encode_frame(77, encode(GOOD)),
+        encode_frame(2, encode(GOOD))[:-1],
+    ],
+    ids=["noise", "no message", "a frame without end", "another request's", "half an answer"],
+)
+def test_nonsense_fails_and_is_left(node: MakeNode, frame: bytes) -> None:
+    bad, transport = node(says(frame), says(GOOD))
+    memory = room()
+    assert read(transport, memory) == [Status.FAILED]
+    assert not memory.any()
+    assert read(transport, memory) == [Status.OK]
+    assert bad.connections == 2
+
+
+def test_an_idle_connection_that_was_closed_is_replaced(node: MakeNode) -> None:
+    bad, transport = node(says(GOOD))
+    assert [read(transport, room()) for _ in range(3)] == [[Status.OK]] * 3
+    assert bad.connections == 3
+
+
+def test_silence_costs_one_deadline(node: MakeNode) -> None:
+    def silent(sock: socket.socket) -> None:
+        read_frame(sock)
+        sock.recv(1)  # until the other side gives up
+
+    bad, transport = node(silent, says(GOOD))
+    start_s = time.monotonic()
+    assert read(transport, room(), timeout_s=0.2) == [Status.FAILED]
+    assert 0.15 < time.monotonic() - start_s < 1.5
+    assert read(transport, room()) == [Status.OK]
+    assert bad.connections == 2
+
+
+def test_close_ends_a_read_under_way(node: MakeNode) -> None:
+    asked = threading.Event()
+
+    def silent(sock: socket.socket) -> None:
+        read_frame(sock)
+        asked.set()
+        sock.recv(1)
+
+    _, transport = node(silent)
+    outcome: list[list[int]] = []
+    thread = threading.Thread(target=lambda: outcome.append(read(transport, room(), timeout_s=20)))
+    thread.start()
+    assert asked.wait(10)
+    start_s = time.monotonic()
+    transport.close()
+    thread.join()
+    assert time.monotonic() - start_s < 2
+    assert outcome == [[Status.FAILED]]
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "asked"),
+    [
+        (1, SMALL_BYTES, GetSmall),
+        (SMALL_OBJECTS, SMALL_BYTES // SMALL_OBJECTS, GetSmall),
+        (1, 0, GetSmall),
+        (1, SMALL_BYTES + 1, LaneRead),
+        (SMALL_OBJECTS + 1, 1, LaneRead),
+    ],
+)
+def test_larger_reads_go_by_lane(node: MakeNode, count: int, size: int, asked: type[Message]) -> None:
+    seen: list[Message] = []
+
+    def note(sock: socket.socket) -> None:
+        body = read_frame(sock)
+        decode = decode_node_request if asked is GetSmall else decode_lane_request
+        seen.append(decode(body))
+
+    _, transport = node(note)
+    memory = np.zeros(max(1, count * size), dtype=np.uint8)
+    transport.read(batch_of(range(count), scattered(memory, count, 1, size)), time.monotonic() + 5)
+    assert {type(message) for message in seen} == {asked}
