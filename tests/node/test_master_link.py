@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.fake_master import FakeMaster, until
+from support.fake_master import FakeMaster
+from support.waiting import until
 
 from moonpool.schemas.config import NodeSettings
 from moonpool.schemas.errors import KeyspaceUnknown, StreamGap
@@ -107,7 +108,7 @@ async def running(shm: Path, master: FakeMaster) -> AsyncIterator[Running]:
     yield made
     if not made.task.done():
         await made.stop()
-    await asyncio.wait_for(made.task, 5)
+    await asyncio.wait_for(made.task, 60)
 
 
 def done(master: FakeMaster) -> list[int]:

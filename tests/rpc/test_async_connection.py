@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.echo_server import HELLO, KEYSPACE, EchoHandler, push_of
+from support.waiting import at_most, until
 
 from moonpool.schemas.errors import (
     Closed,
@@ -59,25 +60,27 @@ async def address(server: RpcServer) -> str:
 
 
 async def connect(address: str, **options: object) -> AsyncRpcConnection:
-    return await AsyncRpcConnection.connect(address, HELLO, decode_from_master, timeout_s=2, **options)  # type: ignore[arg-type]
+    return await AsyncRpcConnection.connect(address, HELLO, decode_from_master, timeout_s=30, **options)  # type: ignore[arg-type]
 
 
 async def test_pipelined_calls_get_their_own_replies(address: str) -> None:
     connection = await connect(address)
     assert connection.welcome is not None
     assert connection.welcome.epoch == 7
-    slow = asyncio.create_task(connection.call(Remove(KEYSPACE, b"", wait_ms=100), 2))
-    replies = await asyncio.gather(*(connection.call(Match(KEYSPACE, [(i, b"")]), 2) for i in range(500)))
+    slowest = asyncio.create_task(connection.call(Remove(KEYSPACE, b"", wait_ms=60_000), 120))
+    slow = asyncio.create_task(connection.call(Remove(KEYSPACE, b"", wait_ms=100), 30))
+    replies = await asyncio.gather(*(connection.call(Match(KEYSPACE, [(i, b"")]), 30) for i in range(500)))
     assert replies == [Matched([i]) for i in range(500)]
-    assert not slow.done()
     assert await slow == Removed(1, 0, [])
+    assert not slowest.done()
+    slowest.cancel()
     await connection.close()
 
 
 async def test_pushes_come_in_order_and_before_the_reply_they_precede(address: str) -> None:
     pushes: list[Message] = []
     connection = await connect(address, on_push=pushes.append)
-    assert await connection.call(Unpin(KEYSPACE, bytes(300)), 2) == Done()
+    assert await connection.call(Unpin(KEYSPACE, bytes(300)), 30) == Done()
     assert pushes == [push_of(i) for i in range(300)]
     await connection.close()
 
@@ -87,9 +90,9 @@ async def test_a_timeout_forgets_the_request_and_keeps_the_connection(address: s
     start_s = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"did not answer Remove within 0\.1 s"):
         await connection.call(Remove(KEYSPACE, b"", wait_ms=200), 0.1)
-    assert time.monotonic() - start_s < 0.3
+    assert time.monotonic() - start_s < at_most(0.1)
     await asyncio.sleep(0.15)  # the late reply comes and is dropped
-    assert await connection.call(Match(KEYSPACE, [(1, b"")]), 2) == Matched([1])
+    assert await connection.call(Match(KEYSPACE, [(1, b"")]), 30) == Matched([1])
     assert not connection.closed.done()
     await connection.close()
 
@@ -97,9 +100,9 @@ async def test_a_timeout_forgets_the_request_and_keeps_the_connection(address: s
 async def test_refusals_are_raised(address: str) -> None:
     connection = await connect(address)
     with pytest.raises(NoSpace):
-        await connection.call(Clear(KEYSPACE), 2)
+        await connection.call(Clear(KEYSPACE), 30)
     with pytest.raises(TooLarge):
-        await connection.call(Renew(KEYSPACE, bytes(200_000)), 2)
+        await connection.call(Renew(KEYSPACE, bytes(200_000)), 30)
     await connection.close()
 
 
@@ -109,14 +112,16 @@ async def test_requests_under_way_are_bounded(address: str) -> None:
     with pytest.raises(Overloaded):
         connection.send(Clear(KEYSPACE))
     assert await asyncio.gather(*waiting) == [Removed(1, 0, [])] * 3
-    assert await connection.call(Match(KEYSPACE, [(1, b"")]), 2) == Matched([1])
+    assert await connection.call(Match(KEYSPACE, [(1, b"")]), 30) == Matched([1])
     await connection.close()
 
 
-async def test_a_lost_connection_fails_what_waits_and_says_why(server: RpcServer, address: str) -> None:
+async def test_a_lost_connection_fails_what_waits_and_says_why(
+    server: RpcServer, address: str, handler: EchoHandler
+) -> None:
     connection = await connect(address)
-    call = asyncio.create_task(connection.call(Remove(KEYSPACE, b"", wait_ms=5000), 4))
-    await asyncio.sleep(0.05)
+    call = asyncio.create_task(connection.call(Remove(KEYSPACE, b"", wait_ms=60_000), 40))
+    await until(lambda: handler.handled)
     await server.close()
     with pytest.raises(RpcFailed):
         await call
@@ -128,14 +133,13 @@ async def test_a_lost_connection_fails_what_waits_and_says_why(server: RpcServer
 
 async def test_close_fails_what_waits(address: str, handler: EchoHandler) -> None:
     connection = await connect(address)
-    call = asyncio.create_task(connection.call(Remove(KEYSPACE, b"", wait_ms=5000), 4))
-    await asyncio.sleep(0.05)
+    call = asyncio.create_task(connection.call(Remove(KEYSPACE, b"", wait_ms=60_000), 40))
+    await until(lambda: handler.handled)
     await connection.close()
     with pytest.raises(Closed):
         await call
     assert connection.closed.result() is None
-    await asyncio.sleep(0.05)
-    assert handler.cancelled == 1
+    await until(lambda: handler.cancelled == 1)
 
 
 async def test_nobody_listens() -> None:
@@ -147,7 +151,7 @@ async def test_nobody_listens() -> None:
 
 async def test_another_version(address: str) -> None:
     with pytest.raises(VersionMismatch):
-        await AsyncRpcConnection.connect(address, Hello(9, "client", "t"), decode_from_master, timeout_s=2)
+        await AsyncRpcConnection.connect(address, Hello(9, "client", "t"), decode_from_master, timeout_s=30)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +174,9 @@ async def test_a_server_that_is_none_of_ours(answer: bytes, error: type[Exceptio
 
     stranger = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = stranger.sockets[0].getsockname()[1]
+    timeout_s = 30.0 if answer else 0.3
     with pytest.raises(error):
-        await AsyncRpcConnection.connect(f"127.0.0.1:{port}", HELLO, decode_from_master, timeout_s=0.3)
+        await AsyncRpcConnection.connect(f"127.0.0.1:{port}", HELLO, decode_from_master, timeout_s=timeout_s)
     stranger.close()
     await stranger.wait_closed()
     await asyncio.sleep(0.02)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.echo_server import HELLO, KEYSPACE, ThreadedServer
+from support.waiting import at_most, soon, wait_until
 
 from moonpool.schemas.errors import (
     Closed,
@@ -43,10 +44,6 @@ from moonpool.store_client.rpc.connection import ConnectionPool, RpcConnection
 from moonpool.store_client.rpc.peer import Limits
 
 MATCH = Match(KEYSPACE, [(5, bytes(32)), (64, bytes(32))])
-
-
-def soon(timeout_s: float = 5.0) -> float:
-    return time.monotonic() + timeout_s
 
 
 def pool_of(server: ThreadedServer, size_max: int = 8) -> ConnectionPool:
@@ -121,7 +118,7 @@ def test_a_resolver_that_hangs_costs_the_deadline(monkeypatch: pytest.MonkeyPatc
     def hanging(host: str, port: int, *, flags: int, **_: object) -> list[object]:
         if flags & socket.AI_NUMERICHOST:
             raise socket.gaierror
-        go_on.wait(10)
+        go_on.wait(60)
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", hanging)
@@ -129,13 +126,13 @@ def test_a_resolver_that_hangs_costs_the_deadline(monkeypatch: pytest.MonkeyPatc
     start_s = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         pool.call(MATCH, soon(0.1))
-    assert time.monotonic() - start_s < 0.5
+    assert time.monotonic() - start_s < at_most(0.1)
     go_on.set()
     with pytest.raises(RpcFailed, match="Temporary failure in name resolution"):
         pool.call(MATCH, soon())
     for thread in threading.enumerate():
         if thread.name.startswith("resolve"):
-            thread.join(5)
+            thread.join(60)
 
 
 def test_threads_share_a_pool_and_never_get_each_others_replies(server: ThreadedServer) -> None:
@@ -154,22 +151,32 @@ def test_threads_share_a_pool_and_never_get_each_others_replies(server: Threaded
 
 def test_a_full_pool_costs_the_deadline_and_says_so(server: ThreadedServer) -> None:
     pool = pool_of(server, size_max=1)
-    busy = threading.Thread(target=lambda: pool.call(Remove(KEYSPACE, b"", wait_ms=500), soon()))
+    stopped: list[type[BaseException]] = []
+
+    def ask() -> None:
+        try:
+            pool.call(Remove(KEYSPACE, b"", wait_ms=60_000), soon(120))
+        except (RpcFailed, Closed) as error:
+            stopped.append(type(error))
+
+    busy = threading.Thread(target=ask)
     busy.start()
-    time.sleep(0.1)
+    wait_until(lambda: server.handler.handled)
     start_s = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="1 calls are waiting"):
-        pool.call(MATCH, soon(0.1))
-    assert 0.09 < time.monotonic() - start_s < 0.3
-    busy.join()
+        pool.call(MATCH, start_s + 0.1)
+    assert 0.09 < time.monotonic() - start_s < at_most(0.1)
+    assert not stopped
     pool.close()
+    busy.join()
+    assert stopped
 
 
 def test_after_a_timeout_the_late_reply_is_never_taken_for_another(server: ThreadedServer) -> None:
     pool = pool_of(server, size_max=1)
+    assert pool.call(MATCH, soon()) == Matched([5, 64])
     with pytest.raises(DeadlineExceeded, match="did not answer Remove within"):
-        pool.call(Remove(KEYSPACE, b"", wait_ms=200), soon(0.05))
-    time.sleep(0.2)
+        pool.call(Remove(KEYSPACE, b"", wait_ms=60_000), soon(0.05))
     assert pool.call(MATCH, soon()) == Matched([5, 64])
     assert server.handler.connects == 2
     pool.close()
@@ -207,20 +214,25 @@ def test_an_absent_server_is_an_error_at_once() -> None:
         start_s = time.monotonic()
         with pytest.raises(RpcFailed, match="Connection refused"):
             pool.call(MATCH, soon())
-        assert time.monotonic() - start_s < 1
+        assert time.monotonic() - start_s < at_most(0.1)
     pool.close()
 
 
 def test_a_server_that_closes_under_a_call_fails_it_soon(server: ThreadedServer) -> None:
     pool = pool_of(server)
     pool.call(MATCH, soon())  # so that it may be taken for a stale connection, and tried once more
-    timer = threading.Timer(0.1, server.stop)
-    timer.start()
+
+    def stop_under_it() -> None:
+        wait_until(lambda: server.handler.handled == 2)
+        server.stop()
+
+    stopper = threading.Thread(target=stop_under_it)
+    stopper.start()
     start_s = time.monotonic()
     with pytest.raises(RpcFailed):
-        pool.call(Remove(KEYSPACE, b"", wait_ms=5000), soon(4))
-    assert time.monotonic() - start_s < 2
-    timer.join()
+        pool.call(Remove(KEYSPACE, b"", wait_ms=60_000), soon())
+    assert time.monotonic() - start_s < 20
+    stopper.join()
     assert server.handler.cancelled == 1
     assert server.handler.connects == server.handler.disconnects
     pool.close()
@@ -228,9 +240,16 @@ def test_a_server_that_closes_under_a_call_fails_it_soon(server: ThreadedServer)
 
 def test_close_ends_calls_under_way_and_later_ones(server: ThreadedServer) -> None:
     pool = pool_of(server)
-    threading.Timer(0.1, pool.close).start()
+
+    def close_under_it() -> None:
+        wait_until(lambda: server.handler.handled)
+        pool.close()
+
+    closer = threading.Thread(target=close_under_it)
+    closer.start()
     with pytest.raises((RpcFailed, Closed)):
-        pool.call(Remove(KEYSPACE, b"", wait_ms=5000), soon(4))
+        pool.call(Remove(KEYSPACE, b"", wait_ms=60_000), soon(40))
+    closer.join()
     with pytest.raises(Closed):
         pool.call(MATCH, soon())
     pool.close()
@@ -244,24 +263,24 @@ from moonpool.schemas.messages import GetStatus, decode_from_master
 from moonpool.store_client.rpc.connection import ConnectionPool
 
 pool = ConnectionPool(sys.argv[1], HELLO, decode_from_master)
-pool.call(GetStatus(), time.monotonic() + 5)
+pool.call(GetStatus(), time.monotonic() + 30)
 child = os.fork()
 if child == 0:
     try:
-        pool.call(GetStatus(), time.monotonic() + 5)
+        pool.call(GetStatus(), time.monotonic() + 30)
     except UsedAfterFork as error:
         pool.close()
         os._exit(0 if "make a new one after a fork" in str(error) else 2)
     os._exit(1)
 assert os.waitpid(child, 0)[1] == 0
-pool.call(GetStatus(), time.monotonic() + 5)
+pool.call(GetStatus(), time.monotonic() + 30)
 pool.close()
 """
 
 
 def test_after_a_fork_the_child_is_told_and_the_parent_keeps_its_connection(server: ThreadedServer) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    subprocess.run([sys.executable, "-c", FORK, server.address], check=True, timeout=30, env=environment)
+    subprocess.run([sys.executable, "-c", FORK, server.address], check=True, timeout=120, env=environment)
     assert server.handler.connects == 1
 
 
@@ -282,7 +301,7 @@ def test_connections_over_the_limit_are_refused_clearly_and_served_again_later()
         with pytest.raises(Exception, match="connection table of echo is full"):
             connections[2].call(MATCH, soon())
         connections[0].close()
-        time.sleep(0.1)
+        wait_until(lambda: server.connections < 2)
         assert connections[2].call(MATCH, soon()) == Matched([5, 64])
         for connection in connections:
             connection.close()

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.echo_server import HELLO, KEYSPACE
+from support.ports import free_ports
 from support.processes import ServerProcess
+from support.waiting import at_most, soon, wait_until
 
 from moonpool.schemas.errors import DeadlineExceeded, RpcFailed
 from moonpool.schemas.messages import Match, Matched, Message, Remove, Renew, decode_from_master
@@ -22,8 +24,8 @@ ECHO_SERVER = str(Path(__file__).parents[1] / "support" / "echo_server.py")
 class EchoProcess(ServerProcess):
     """The echo server, on the same port after a restart."""
 
-    def arguments(self) -> list[str]:
-        return [ECHO_SERVER, self.address.rpartition(":")[2] or "0"]
+    def __init__(self) -> None:
+        super().__init__([ECHO_SERVER, *map(str, free_ports(1))])
 
 
 @pytest.fixture
@@ -48,6 +50,10 @@ def timed(pool: ConnectionPool, message: Message, timeout_s: float) -> tuple[obj
     return result, time.monotonic() - start_s
 
 
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 @pytest.mark.parametrize("warm", [True, False], ids=["pooled connection", "new connection"])
 @pytest.mark.parametrize("message", [MATCH, Renew(KEYSPACE, bytes(12 << 20))], ids=["small", "large"])
 def test_a_frozen_server_costs_exactly_one_deadline(
@@ -55,38 +61,38 @@ def test_a_frozen_server_costs_exactly_one_deadline(
 ) -> None:
     """Receiving, and sending too: 12 MiB don't fit in the socket buffers."""
     if warm:
-        pool.call(MATCH, time.monotonic() + 5)
+        pool.call(MATCH, soon())
     process.freeze()
     result, took_s = timed(pool, message, 0.3)
     assert result is DeadlineExceeded
-    assert 0.29 < took_s < 0.55
+    assert 0.29 < took_s < at_most(0.3)
     process.thaw()
-    assert timed(pool, MATCH, 5)[0] == Matched([5])
+    assert timed(pool, MATCH, 30)[0] == Matched([5])
 
 
 def test_a_killed_server_is_an_error_at_once_and_its_successor_is_used(
     process: EchoProcess, pool: ConnectionPool
 ) -> None:
-    assert timed(pool, MATCH, 5)[0] == Matched([5])
+    assert timed(pool, MATCH, 30)[0] == Matched([5])
     process.kill()
     for _ in range(3):
-        result, took_s = timed(pool, MATCH, 5)
+        result, took_s = timed(pool, MATCH, 30)
         assert result is RpcFailed
-        assert took_s < 0.5
+        assert took_s < at_most(0.1)
     process.start()
     for _ in range(3):
-        assert timed(pool, MATCH, 5)[0] == Matched([5])
+        assert timed(pool, MATCH, 30)[0] == Matched([5])
 
 
 def test_failed_calls_leave_no_descriptors(process: EchoProcess, pool: ConnectionPool) -> None:
-    timed(pool, MATCH, 5)
-    before = len(os.listdir("/proc/self/fd"))
+    timed(pool, MATCH, 30)
+    before = descriptors()
     for _ in range(20):
-        assert timed(pool, Remove(KEYSPACE, b"", wait_ms=1000), 0.01)[0] is DeadlineExceeded
+        assert timed(pool, Remove(KEYSPACE, b"", wait_ms=60_000), 0.01)[0] is DeadlineExceeded
     process.freeze()
     for _ in range(20):
         assert timed(pool, MATCH, 0.01)[0] is DeadlineExceeded
     process.kill()
     for _ in range(100):
-        assert timed(pool, MATCH, 1)[0] is RpcFailed
-    assert len(os.listdir("/proc/self/fd")) <= before
+        assert timed(pool, MATCH, 30)[0] is RpcFailed
+    wait_until(lambda: descriptors() <= before)

@@ -8,13 +8,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.echo_server import HELLO, KEYSPACE, ThreadedServer
 from support.processes import ServerProcess
 from support.raw_peer import RawPeer
+from support.waiting import at_most, soon, wait_until
 
 from moonpool.schemas.errors import InvalidParams, ProtocolError, VersionMismatch
 from moonpool.schemas.framing import FRAME_BYTES_MAX, PREFIX, encode_frame, with_trace
@@ -48,17 +49,10 @@ def process() -> Iterator[ServerProcess]:
         yield running
 
 
-def waits_until(holds: Callable[[], bool], timeout_s: float = 5.0) -> bool:
-    end_s = time.monotonic() + timeout_s
-    while not holds() and time.monotonic() < end_s:
-        time.sleep(0.01)
-    return holds()
-
-
-def is_served(address: str, timeout_s: float = 2.0) -> bool:
+def is_served(address: str) -> bool:
     pool = ConnectionPool(address, HELLO, decode_from_master)
     try:
-        return pool.call(MATCH, time.monotonic() + timeout_s) == Matched([5])
+        return pool.call(MATCH, soon()) == Matched([5])
     finally:
         pool.close()
 
@@ -109,7 +103,7 @@ def test_a_broken_stream_after_hello_is_told_and_closed(server: ThreadedServer, 
         assert isinstance(reply, Failed)
         assert reply.code == ProtocolError.code
         assert peer.is_closed()
-    assert waits_until(lambda: server.handler.disconnects == 1)
+    wait_until(lambda: server.handler.disconnects == 1)
     assert is_served(server.address)
 
 
@@ -147,7 +141,7 @@ def test_random_bytes_never_stop_the_server(process: ServerProcess) -> None:
                 frames[noise.randrange(len(frames))] = noise.randrange(256)
             peer.socket.sendall(frames[: noise.randrange(1, len(frames))])
     assert is_served(process.address)
-    assert waits_until(lambda: process.descriptors() < 20)
+    wait_until(lambda: process.descriptors() < 20)
     assert "failed on" not in process.output()
 
 
@@ -170,20 +164,20 @@ def test_another_version_is_told_which_is_spoken_here(server: ThreadedServer) ->
 
 
 def test_half_open_and_half_sent_connections_are_closed_in_time() -> None:
-    with ThreadedServer(Limits(handshake_timeout_s=0.3, stall_timeout_s=0.6)) as server:
+    with ThreadedServer(Limits(handshake_timeout_s=1.5, stall_timeout_s=0.5)) as server:
         silent = RawPeer(server.address)
         partial = RawPeer(server.address)
         idle = RawPeer(server.address)
         partial.greet()
         idle.greet()
-        frame = encode_frame(2, encode(MATCH))
-        partial.socket.sendall(frame[:6])
         start_s = time.monotonic()
+        with pytest.raises(ConnectionError):  # a trickle doesn't count as progress
+            for byte in PREFIX.pack(50_000, 2) + bytes(50_000):
+                partial.socket.sendall(bytes([byte]))
+                time.sleep(0.02)
+                assert time.monotonic() - start_s < at_most(0.5)
         assert silent.is_closed()
-        assert 0.2 < time.monotonic() - start_s < 1
-        partial.socket.sendall(frame[6:8])  # a trickle doesn't count as progress
-        assert partial.is_closed()
-        assert 0.5 < time.monotonic() - start_s < 1.5
+        assert time.monotonic() - start_s < at_most(1.5)
         idle.send(2, MATCH)  # a greeted connection may be silent as long as it likes
         assert idle.receive() == (2, Matched([5]))
         for peer in (silent, partial, idle):
@@ -196,17 +190,17 @@ def test_those_who_hoard_partial_frames_go_and_others_do_not() -> None:
         for hoarder in hoarders:
             hoarder.greet()
             hoarder.socket.sendall(PREFIX.pack(2 * MIB, 3) + bytes(MIB + 300_000))
-        assert waits_until(lambda: server._server._service.buffered_bytes > 3 * MIB)
+        wait_until(lambda: server._server._service.buffered_bytes > 3 * MIB)
         modest = RawPeer(server.address)
         modest.greet()
         frame = encode_frame(5, encode(Present(bytes(MIB))))
         modest.socket.sendall(frame[:-100])  # with this it is too much
-        assert waits_until(lambda: server.handler.disconnects == 1)
+        wait_until(lambda: server.handler.disconnects == 1)
         modest.socket.sendall(frame[-100:])
         assert modest.receive()[0] == 5
         for peer in (*hoarders, modest):
             peer.socket.close()
-        assert waits_until(lambda: server.connections == 0)
+        wait_until(lambda: server.connections == 0)
         assert server._server._service.buffered_bytes == 0
 
 
@@ -216,11 +210,11 @@ def test_partial_frames_of_all_connections_together_are_bounded() -> None:
         for peer in peers:
             peer.greet()
             peer.socket.sendall(PREFIX.pack(2 * MIB, 3) + bytes(MIB))
-        assert waits_until(lambda: server.handler.disconnects >= 4)
+        wait_until(lambda: server.handler.disconnects >= 4)
         assert is_served(server.address)
         for peer in peers:
             peer.socket.close()
-        assert waits_until(lambda: server.connections == 0)
+        wait_until(lambda: server.connections == 0)
         assert server._server._service.buffered_bytes == 0
 
 
@@ -247,7 +241,7 @@ def test_a_slow_reader_is_not_read_and_then_closed(process: ServerProcess) -> No
             peer.send(2 + i, Locate(KEYSPACE, rank=MIB))
         assert is_served(process.address)
         assert process.resident_bytes() - before_bytes < 32 * MIB
-        assert waits_until(lambda: "replies unread for 2 s" in process.output())
+        wait_until(lambda: "replies unread for 2 s" in process.output())
         assert peer.is_closed()
 
 
@@ -264,7 +258,7 @@ def test_pushes_to_a_peer_that_does_not_read_end_it() -> None:
     with ThreadedServer(Limits(push_bytes_max=MIB)) as server, RawPeer(server.address, 4096) as peer:
         peer.greet()
         peer.send(2, Unpin(KEYSPACE, bytes(200_000)))
-        assert waits_until(lambda: server.handler.disconnects == 1)
+        wait_until(lambda: server.handler.disconnects == 1)
         assert is_served(server.address)
 
 
@@ -273,7 +267,7 @@ def test_a_push_larger_than_a_frame_is_not_sent(caplog: pytest.LogCaptureFixture
         peer.greet()
         results: list[bool] = []
         server.in_loop(lambda: results.append(server.handler.peers[0].push(Present(bytes(2000)))))
-        assert waits_until(lambda: results == [False])
+        wait_until(lambda: results == [False])
         assert "too large to push" in caplog.text
         peer.send(2, MATCH)
         assert peer.receive() == (2, Matched([5]))
@@ -286,9 +280,9 @@ def test_a_push_to_a_dead_connection_says_so(server: ThreadedServer) -> None:
         target = server.handler.peers[0]
         server.in_loop(lambda: results.append(target.push(Done())))
         assert peer.receive() == (0, Done())
-    assert waits_until(lambda: server.handler.disconnects == 1)
+    wait_until(lambda: server.handler.disconnects == 1)
     server.in_loop(lambda: results.append(target.push(Done())))
-    assert waits_until(lambda: results == [True, False])
+    wait_until(lambda: results == [True, False])
 
 
 def test_a_client_that_leaves_mid_request_cancels_it(server: ThreadedServer) -> None:
@@ -296,16 +290,16 @@ def test_a_client_that_leaves_mid_request_cancels_it(server: ThreadedServer) -> 
         peer.greet()
         for i in range(10):
             peer.send(2 + i, Remove(KEYSPACE, b"", wait_ms=30_000))
-        assert waits_until(lambda: server.handler.handled == 10)
-    assert waits_until(lambda: server.handler.cancelled == 10)
-    assert waits_until(lambda: server.connections == 0)
+        wait_until(lambda: server.handler.handled == 10)
+    wait_until(lambda: server.handler.cancelled == 10)
+    wait_until(lambda: server.connections == 0)
 
 
 def test_a_reset_connection_is_gone(server: ThreadedServer) -> None:
     with RawPeer(server.address) as peer:
         peer.greet()
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert waits_until(lambda: server.handler.disconnects == 1)
+    wait_until(lambda: server.handler.disconnects == 1)
 
 
 def test_floods_that_end_in_a_reset_leave_no_trace(process: ServerProcess) -> None:
@@ -326,7 +320,7 @@ def test_floods_that_end_in_a_reset_leave_no_trace(process: ServerProcess) -> No
             if noise.random() < 0.7:
                 peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert is_served(process.address)
-    assert waits_until(lambda: process.descriptors() <= before)
+    wait_until(lambda: process.descriptors() <= before)
     assert "Traceback" not in process.output()
 
 
@@ -335,9 +329,8 @@ def test_more_requests_than_may_be_under_way_wait_their_turn() -> None:
         peer.greet()
         for i in range(35):
             peer.send(2 + i, Remove(KEYSPACE, b"", wait_ms=200))
-        time.sleep(0.1)
-        assert server.handler.handled == 10
         assert sorted(peer.receive()[0] for _ in range(35)) == list(range(2, 37))
+        assert server.handler.most_under_way == 10
 
 
 def test_a_flood_on_one_connection_leaves_others_their_turns_and_memory_flat(process: ServerProcess) -> None:
@@ -357,7 +350,7 @@ def test_a_flood_on_one_connection_leaves_others_their_turns_and_memory_flat(pro
                 time.sleep(0.001)
 
     pool = ConnectionPool(process.address, HELLO, decode_from_master)
-    pool.call(GetStatus(), time.monotonic() + 5)
+    pool.call(GetStatus(), soon())
     before_bytes = process.resident_bytes()
     threads = [threading.Thread(target=flood) for _ in range(3)]
     for thread in threads:
@@ -365,7 +358,7 @@ def test_a_flood_on_one_connection_leaves_others_their_turns_and_memory_flat(pro
     latencies_s = []
     for _ in range(200):
         start_s = time.monotonic()
-        pool.call(MATCH, start_s + 5)
+        pool.call(MATCH, start_s + 30)
         latencies_s.append(time.monotonic() - start_s)
         time.sleep(0.002)
     stop.set()

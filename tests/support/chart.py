@@ -38,7 +38,7 @@ class Chart:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=60)
 
     def ask(self, call: str, *arguments: Any) -> Any:
         """What a method of the worker returns. Raises Refused."""

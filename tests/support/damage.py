@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -13,8 +12,7 @@ from moonpool.schemas.header import HEADER_DTYPE
 from moonpool.schemas.messages import Copy
 from moonpool.store_client.node.layout import HEAD_BYTES, Head, page_table
 from support.processes import NodeProcess
-
-CHECKSUM_WAIT_S = 10.0
+from support.waiting import wait_until
 
 Damage = Callable[[mmap.mmap, int, int], None]
 """Does it, given the file, the offset of the header and that of the payload."""
@@ -52,10 +50,7 @@ def damage(node: NodeProcess, copy: Copy, how: Damage) -> None:
     offsets, inside = layout.find(slots, np.array([copy.length], dtype=np.uint64), table)
     assert inside.all()
     header = layout.header_offset + int(layout.header_rows(slots)[0]) * HEADER_DTYPE.itemsize
-    end_s = time.monotonic() + CHECKSUM_WAIT_S
-    while not _read(file, header)["checksum"]:
-        assert time.monotonic() < end_s, "no checksum"
-        time.sleep(0.005)
+    wait_until(lambda: _read(file, header)["checksum"])
     how(file, header, int(offsets[0]))
     file.close()
 

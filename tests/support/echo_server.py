@@ -50,6 +50,8 @@ class EchoHandler:
         self.disconnects = 0
         self.handled = 0
         self.cancelled = 0
+        self.most_under_way = 0
+        self._under_way = 0
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
         self.handled += 1
@@ -80,11 +82,15 @@ class EchoHandler:
         self.peers.remove(peer)
 
     async def _later(self, pause_s: float) -> Message:
+        self._under_way += 1
+        self.most_under_way = max(self.most_under_way, self._under_way)
         try:
             await asyncio.sleep(pause_s)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        finally:
+            self._under_way -= 1
         return Removed(count=1, skipped=0, pending=[])
 
 
@@ -110,7 +116,7 @@ class ThreadedServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,7 +126,7 @@ class ThreadedServer:
         """Closes the server and joins its thread."""
         if self._thread.is_alive():
             self.in_loop(self._stop.set)
-            self._thread.join(10)
+            self._thread.join(60)
         assert not self._thread.is_alive()
 
     def in_loop(self, call: Callable[[], object]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Self
 
 from moonpool.schemas.errors import MoonpoolError, StreamGap
@@ -29,6 +28,7 @@ from moonpool.schemas.messages import (
 from moonpool.store_client.rpc.peer import Peer
 from moonpool.store_client.rpc.server import RpcServer
 from support.node_sink import IndexSink
+from support.ports import free_ports
 
 
 class FakeMaster:
@@ -36,7 +36,7 @@ class FakeMaster:
 
     def __init__(self, epoch: int = 5) -> None:
         self.epoch = epoch
-        self.port = 0
+        (self.port,) = free_ports(1)
         self.peers: list[Peer] = []
         self.announces: list[Announce] = []
         self.beats: list[Heartbeat] = []
@@ -57,7 +57,7 @@ class FakeMaster:
         await self.server.close()
 
     async def start(self) -> None:
-        """Listens, on the same port as before."""
+        """Listens, always on the same port."""
         self.server = RpcServer(self, decode_master_request, "master")
         self.port = await self.server.listen_tcp("127.0.0.1", self.port)
 
@@ -119,11 +119,3 @@ class FakeMaster:
     def push(self, message: Message) -> None:
         """To the node that connected last."""
         assert self.peers[-1].push(message)
-
-
-async def until(holds: object, timeout_s: float = 5.0) -> None:
-    """Waits until `holds()` is true."""
-    assert callable(holds)
-    async with asyncio.timeout(timeout_s):
-        while not holds():
-            await asyncio.sleep(0.002)

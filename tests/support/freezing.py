@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 60.0
 STOPPED = {"T", "Z", "X"}
 """States of a thread that runs no more, as in proc(5)."""
 

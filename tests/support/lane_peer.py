@@ -28,7 +28,7 @@ class LanePeer:
     """One connection. `with` closes it."""
 
     def __init__(
-        self, port: int, *, greet: bool = True, receive_bytes: int = 0, timeout_s: float = 10
+        self, port: int, *, greet: bool = True, receive_bytes: int = 0, timeout_s: float = 30
     ) -> None:
         self.sock = socket.socket()
         if receive_bytes:

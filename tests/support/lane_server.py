@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 
@@ -26,6 +25,7 @@ from moonpool.store_client.node.lanes import LaneServer
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.memory import HeapMemory
 from support.node_sink import IndexSink
+from support.waiting import wait_until
 
 SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="model", shard_bytes=(40_000,))
 
@@ -58,10 +58,7 @@ class Served:
 
     def wait_idle(self) -> None:
         """Until every lane has ended and nothing is WRITING."""
-        end_s = time.monotonic() + 5
-        while self.server.facts()["lanes"] or self.core.slots.writing.any():
-            assert time.monotonic() < end_s
-            time.sleep(0.005)
+        wait_until(lambda: not self.server.facts()["lanes"] and not self.core.slots.writing.any())
         self.core.validate()
 
 

@@ -80,7 +80,7 @@ class LocalWriter:
         self.connection.close()
         self._lock.close()
 
-    def call(self, message: Message, timeout_s: float = 5.0) -> Message:
+    def call(self, message: Message, timeout_s: float = 30.0) -> Message:
         return self.connection.call(message, time.monotonic() + timeout_s)
 
     def request(self, count: int) -> Begin:

@@ -25,7 +25,7 @@ from support.processes import MasterProcess
 
 SEGMENT_BYTES = 64 << 20
 BUFFER_BYTES = 16 << 20
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 120.0
 LEASE_TTL_MS = 2000
 
 # Read when the library is loaded. Whatever it still says is Mooncake's way of saying what a return code says too.

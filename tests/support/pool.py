@@ -16,7 +16,7 @@ from moonpool.store_client.rpc.connection import RpcConnection
 from support.damage import Damage, damage, flip_payload
 from support.processes import MasterProcess, NodeProcess
 from support.vllm_engines import EngineProcess
-from support.waiting import wait_until
+from support.waiting import soon, wait_until
 
 
 class Pool:
@@ -65,7 +65,7 @@ class Pool:
     def await_saved(self, engine: EngineProcess, prompt: list[int], blocks: int, *, ranks: int) -> None:
         """Waits until the index has every rank's copies of the prompt's first blocks. An engine that has settled has
         committed them; the node's report of them may still be on its way."""
-        end_s = time.monotonic() + 30
+        end_s = soon(60)
         while time.monotonic() < end_s:
             with contextlib.suppress(NotFound):
                 if len(self.describe(engine, prompt, blocks - 1).copies) == ranks:
@@ -89,7 +89,7 @@ class Pool:
         hello = Hello(PROTOCOL_VERSION, "client", "test")
         connection = RpcConnection(self.master.address, hello, decode_from_master)
         try:
-            connection.call(report, time.monotonic() + 5)
+            connection.call(report, soon())
         finally:
             connection.close()
-        wait_until(lambda: all(c.rank != rank for c in self.client.describe(keyspace, block_hash).copies), 5)
+        wait_until(lambda: all(c.rank != rank for c in self.client.describe(keyspace, block_hash).copies))

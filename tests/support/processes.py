@@ -21,9 +21,11 @@ from moonpool.schemas.messages import GetStatus, Hello, NodeInfo, StatusReport, 
 from moonpool.store_client.rpc.connection import RpcConnection
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS
 from support import freezing
+from support.ports import free_ports
+from support.waiting import PATIENCE_S, soon
 
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
 
 
 class ServerProcess:
@@ -137,11 +139,17 @@ class ServerProcess:
 
 
 class MasterProcess(ServerProcess):
-    """`python -m moonpool.master` on a free port, which later starts keep."""
+    """`python -m moonpool.master` on a free port, which later starts keep.
+
+    Not on one of the kernel's choice: while a master is away, an outgoing connection could get that one.
+    """
+
+    def __init__(self, arguments: Sequence[str] = ()) -> None:
+        super().__init__(arguments)
+        (self.port,) = free_ports(1)
 
     def arguments(self) -> list[str]:
-        port = self.address.rpartition(":")[2] or "0"
-        return ["-m", "moonpool.master", "--host", "127.0.0.1", "--port", port, *self._arguments]
+        return ["-m", "moonpool.master", "--host", "127.0.0.1", "--port", str(self.port), *self._arguments]
 
 
 class NodeProcess(ServerProcess):
@@ -206,13 +214,13 @@ class NodeProcess(ServerProcess):
         hello = Hello(PROTOCOL_VERSION, "client", "test")
         connection = RpcConnection(self.address, hello, decode_from_node, self.credentials)
         try:
-            reply = connection.call(GetStatus(), time.monotonic() + 5)
+            reply = connection.call(GetStatus(), soon())
         finally:
             connection.close()
         assert isinstance(reply, StatusReport)
         return reply.facts
 
-    def wait_for(self, fact: str, value: object, timeout_s: float = 10.0) -> None:
+    def wait_for(self, fact: str, value: object, timeout_s: float = PATIENCE_S) -> None:
         """Until that counter has that value."""
         end_s = time.monotonic() + timeout_s
         while (found := self.status()[fact]) != value:

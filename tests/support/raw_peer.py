@@ -10,16 +10,18 @@ from moonpool.schemas.framing import FRAME_BYTES_MAX, FrameReader, encode_frame
 from moonpool.schemas.messages import Message, decode_from_master, encode
 from support.echo_server import HELLO
 
+TIMEOUT_S = 30.0
+
 
 class RawPeer:
-    """One connection. Reads with a timeout of 5 s."""
+    """One connection. Reads with a timeout."""
 
     def __init__(self, address: str, receive_buffer_bytes: int = 0) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.socket()
         if receive_buffer_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        self.socket.settimeout(5)
+        self.socket.settimeout(TIMEOUT_S)
         self.socket.connect((host, int(port)))
         self._reader = FrameReader("server", FRAME_BYTES_MAX)
         self._frames: list[tuple[int, bytes]] = []
@@ -52,7 +54,7 @@ class RawPeer:
         return request_id, decode_from_master(body)
 
     def is_closed(self) -> bool:
-        """Whether the server closes within 5 s, whatever it still says."""
+        """Whether the server closes in time, whatever it still says."""
         try:
             while self.socket.recv(65536):
                 pass

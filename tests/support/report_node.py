@@ -31,7 +31,7 @@ from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
 
 SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="model", shard_bytes=(4096,), hash_bytes=16)
 KEYSPACE = SPEC.digest()
-CALL_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 30.0
 
 
 def chain(count: int, seed: int = 0) -> list[bytes]:

@@ -75,7 +75,7 @@ class RestMaster:
 
     def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """The result of something in the master's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def app(self, *, tokens: bool = False) -> FastAPI:
         """A REST application of this master."""

@@ -36,7 +36,7 @@ class ScriptedServer:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         for sock in [self._listener, *self._sockets]:
             sock.close()
 

@@ -21,9 +21,8 @@ class PatientMaster(MasterProcess):
     """A master that takes a frozen node for a slow one."""
 
     def arguments(self) -> list[str]:
-        port = self.address.rpartition(":")[2] or "0"
-        command = ["-m", "moonpool.store_client.cli.main", "master", "--host", "127.0.0.1", "--port", port]
-        return [*command, "--set", f"suspect_after_s={SUSPECT_AFTER_S}"]
+        command = ["-m", "moonpool.store_client.cli.main", "master", "--host", "127.0.0.1"]
+        return [*command, "--port", str(self.port), "--set", f"suspect_after_s={SUSPECT_AFTER_S}"]
 
 
 @pytest.fixture(scope="session")
