@@ -30,7 +30,7 @@ def moonpool_command(*words: str, **environment: str) -> subprocess.CompletedPro
         [sys.executable, "-m", "moonpool.store_client.cli.main", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environment},
         check=False,
     )
@@ -156,7 +156,7 @@ def test_bash_completes(tmp_path: Path) -> None:
             echo "${{COMPREPLY[@]}}"
         done
     """
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split("\n")[:-1] == ["drain", "nodes", "--dry-run", "show"]
 
 
@@ -200,7 +200,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
     script = (
         f"{sys.executable} -m moonpool.store_client.cli.main config show | head -1; echo ${{PIPESTATUS[0]}}"
     )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
 
@@ -211,12 +211,12 @@ def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
 @pytest.mark.parametrize("command", ["version", "config show node", "config show --json"])
 def test_nowhere_to_write_is_no_traceback(command: str, redirection: str, code: int) -> None:
     script = f"{sys.executable} -m moonpool.store_client.cli.main {command} {redirection}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_message_for_a_closed_stderr_does_not_go_to_stdout() -> None:
     script = f"{sys.executable} -m moonpool.store_client.cli.main config check /nowhere 2>&-"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (USAGE, "")

@@ -15,7 +15,7 @@ import pytest
 from client.pool import wait_for_nodes
 from support.commands import Said, moonpool
 from support.processes import MasterProcess, NodeProcess
-from support.waiting import wait_until
+from support.waiting import at_most, wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import NotFound
@@ -59,7 +59,7 @@ def pool() -> Iterator[StoreClient]:
     with (
         MasterProcess() as master,
         NodeProcess(master, name="rack1") as node,
-        StoreClient(ClientSettings(master=master.address, run_dir=node.run_dir, timeout_s=10)) as client,
+        StoreClient(ClientSettings(master=master.address, run_dir=node.run_dir, timeout_s=20)) as client,
     ):
         wait_for_nodes(client)
         yield client
@@ -301,7 +301,7 @@ def test_a_frozen_master_costs_a_short_wait() -> None:
             assert (done.code, done.out) == (UNREACHABLE, "")
             assert "..." in done.err, "what is waited for"
             assert "moonpool doctor" in done.err
-            assert time.monotonic() - start_s < 20
+            assert time.monotonic() - start_s < at_most(5)
         master.thaw()
 
 
@@ -317,7 +317,7 @@ def test_a_person_is_asked(tools: Tools, answer: str, code: int, left: int) -> N
     words = [*MAIN, "rm", "--prefix", "user/", "--master", tools.master]
     with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.write(ours, f"{answer}\n".encode())
-        assert process.wait(30) == code
+        assert process.wait(120) == code
     os.close(theirs)
     assert b"remove every key that begins with 'user/'?" in os.read(ours, 4096)
     os.close(ours)

@@ -8,13 +8,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ports import free_ports
+from support.waiting import wait_until
 from typer.testing import CliRunner
 
 from moonpool.schemas.config import ClientSettings, MasterSettings, NodeSettings
@@ -33,6 +34,7 @@ class Serve:
     def __init__(self, folder: Path) -> None:
         flags = {
             "--port": "0",
+            "--http-port": str(free_ports(1)[0]),
             "--size": "64MB",
             "--name": f"test-{os.getpid()}",
             "--segment-dir": str(folder),
@@ -49,6 +51,8 @@ class Serve:
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
+        if not line:
+            self.process.stdout.close()
         assert line, self.log.read_text()
         self.where: dict[str, Any] = json.loads(line)
         self.master: str = self.where["master"]
@@ -61,7 +65,7 @@ class Serve:
     def end(self, number: int) -> int:
         """Sends a signal to serve and returns its exit code."""
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
 
 @pytest.fixture
@@ -77,7 +81,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 
 def test_it_serves_and_status_shows_it(serve: Serve) -> None:
-    with StoreClient(ClientSettings(master=serve.master)) as client:
+    with StoreClient(ClientSettings(master=serve.master, timeout_s=20)) as client:
         client.put("greeting", b"hello")
         assert client.get("greeting") == b"hello"
         assert client.batch_is_exist(["greeting", "nothing"]) == [True, False]
@@ -100,7 +104,7 @@ def test_the_readmes_example_runs(serve: Serve) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     assert "127.0.0.1:50051" in example
     subprocess.run(
-        [sys.executable, "-c", example.replace("127.0.0.1:50051", serve.master)], check=True, timeout=30
+        [sys.executable, "-c", example.replace("127.0.0.1:50051", serve.master)], check=True, timeout=120
     )
 
 
@@ -116,7 +120,7 @@ def test_a_signal_stops_both(serve: Serve, number: int) -> None:
 def test_if_one_ends_the_other_is_stopped(serve: Serve, index: int, name: str, other: str) -> None:
     children = serve.children()
     os.kill(children[index], signal.SIGKILL)
-    assert serve.process.wait(30) == 1
+    assert serve.process.wait(120) == 1
     said = serve.log.read_text()
     assert f"the {name} ended by itself with exit code -9; stopping the {other}" in said
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
@@ -124,7 +128,7 @@ def test_if_one_ends_the_other_is_stopped(serve: Serve, index: int, name: str, o
 
 def test_status_of_nobody_says_what_to_do() -> None:
     done = subprocess.run(
-        [*MAIN, "status", "--master", "127.0.0.1:1"], capture_output=True, text=True, timeout=30, check=False
+        [*MAIN, "status", "--master", "127.0.0.1:1"], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 3
     assert "moonpool serve" in done.stderr
@@ -133,7 +137,7 @@ def test_status_of_nobody_says_what_to_do() -> None:
 
 def serve_refused(*words: str) -> str:
     """stderr of a serve that ends with exit code 2 before it starts anything."""
-    done = subprocess.run([*MAIN, "serve", *words], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*MAIN, "serve", *words], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
@@ -183,10 +187,7 @@ def test_a_master_writes_where_it_listens(tmp_path: Path) -> None:
     words = [*MAIN, "master", "--port", "0", "--ready-file", str(ready)]
     with subprocess.Popen(words, stderr=subprocess.PIPE) as process:
         try:
-            end_s = time.monotonic() + 30
-            while not ready.exists():
-                assert time.monotonic() < end_s
-                time.sleep(0.02)
+            wait_until(ready.exists)
             assert runner.invoke(app, ["status", "--master", ready.read_text(), "--json"]).exit_code == 0
         finally:
             process.terminate()

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 import pytest
 from support.commands import moonpool
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.keyspace import objects_keyspace
-from moonpool.schemas.messages import ClusterMap, KeyspaceFacts, NodeEntry, NodeInfo, NodeState
+from moonpool.schemas.messages import ClusterMap, KeyspaceFacts, NodeEntry, NodeInfo, NodeState, Status
 from moonpool.store_client import StoreClient
 from moonpool.store_client.cli.failures import OK, UNREACHABLE
 from moonpool.store_client.cli.top import screen
@@ -86,10 +87,9 @@ def test_the_screen_holds_what_there_is_room_for() -> None:
 @pytest.fixture(scope="module")
 def master() -> Iterator[str]:
     with MasterProcess() as master, NodeProcess(master, name="rack1") as node:
-        settings = ClientSettings(master=master.address, run_dir=node.run_dir, timeout_s=10)
+        settings = ClientSettings(master=master.address, run_dir=node.run_dir, timeout_s=20)
         with StoreClient(settings) as client:
-            while client.put("key", b"value" * 1000) != 0:
-                time.sleep(0.05)
+            wait_until(lambda: client.put("key", b"value" * 1000) in (Status.OK, Status.EXISTS))
         yield master.address
 
 
@@ -110,7 +110,7 @@ def test_nobody_there() -> None:
 
 def read_until(descriptor: int, text: bytes) -> bytes:
     seen = b""
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + 60
     while text not in seen:
         assert time.monotonic() < end_s, seen
         if select.select([descriptor], [], [], 1.0)[0]:
@@ -138,7 +138,7 @@ def test_on_a_terminal_until_a_key(master: str, key: bytes) -> None:
         if key == b"\x03":
             process.send_signal(signal.SIGINT)  # the terminal isn't its controlling one
         read_until(ours, b"\x1b[?1049l")
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert termios.tcgetattr(theirs) == before, "the terminal is as it was"
     finally:
         process.kill()

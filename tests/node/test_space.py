@@ -9,6 +9,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 from support.node_sink import IndexSink
+from support.waiting import at_most, until
 
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import Begin, BeginItem, DropList, Granted, Status, Victims
@@ -28,7 +29,7 @@ PAGES = 16
 class Pool:
     """A core, its keeper, and a master that gives up the oldest objects first."""
 
-    def __init__(self, begin_wait_s: float = 0.5, evictable: bool = True) -> None:
+    def __init__(self, begin_wait_s: float = 30.0, evictable: bool = True) -> None:
         self.sink = IndexSink()
         self.core = NodeCore(HeapMemory(Layout(PAGE, PAGES)), self.sink)
         self.core.register(SPEC)
@@ -123,7 +124,7 @@ async def test_what_may_not_be_evicted_stays_and_the_put_gets_no_space() -> None
     pool.pinned = {entry.generation for entry in pool.sink.index.values()}
     started_s = time.monotonic()
     assert await pool.put(60_000, 2) == [Status.NO_SPACE] * 2
-    assert 0.05 < time.monotonic() - started_s < 1.0
+    assert 0.05 < time.monotonic() - started_s < at_most(0.1)
     assert len(pool.sink.index) == len(pool.pinned)
 
 
@@ -132,18 +133,18 @@ async def test_a_begin_waits_no_longer_than_it_may_for_a_master_that_is_silent()
     pool.fill(4096)
 
     async def silent(want_bytes: int) -> Victims | None:
-        await asyncio.sleep(30)
+        await asyncio.sleep(600)
         return None
 
     pool.keeper._need = silent
     started_s = time.monotonic()
     assert await pool.put(4096, 2) == [Status.NO_SPACE] * 2
-    assert 0.05 < time.monotonic() - started_s < 1.0
+    assert 0.05 < time.monotonic() - started_s < at_most(0.1)
     await pool.keeper.close()
 
 
 async def test_many_begins_share_the_rounds() -> None:
-    pool = Pool(begin_wait_s=2.0)
+    pool = Pool()
     pool.fill(4096)
     answers = await asyncio.gather(*(pool.put(20_000, 1) for _ in range(20)))
     assert answers == [[Status.OK]] * 20
@@ -168,11 +169,8 @@ async def test_between_the_watermarks_the_oldest_go_before_anyone_waits() -> Non
     pool.fill(4096)
     newest = max(entry.generation for entry in pool.sink.index.values())
     task = asyncio.create_task(pool.keeper.run())
-    end_s = time.monotonic() + 5
     capacity = PAGE * PAGES
-    while pool.core.slots.allocator.free_bytes < 0.2 * capacity - 4096:
-        assert time.monotonic() < end_s
-        await asyncio.sleep(0.01)
+    await until(lambda: pool.core.slots.allocator.free_bytes >= 0.2 * capacity - 4096)
     needs = len(pool.needs)
     await asyncio.sleep(0.15)
     assert len(pool.needs) == needs, "it went on below the low watermark"
