@@ -14,8 +14,8 @@ from moonpool.store_client.cli.status import state_text
 
 Facts = Mapping[str, int | float | str]
 
-READ_FACTS = ("lane_bytes_read", "engine_bytes_read")
-WRITTEN_FACTS = ("lane_bytes_written", "local_bytes", "engine_bytes_written")
+READ_FACTS = ("tcp_bytes_read", "engine_bytes_read")
+WRITTEN_FACTS = ("tcp_bytes_written", "local_bytes", "engine_bytes_written")
 """Counters of a node. Reads over shared memory pass no node: nobody but the reader knows of them."""
 
 

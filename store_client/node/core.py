@@ -61,9 +61,9 @@ class NodeCore:
         self.shards = SHARDS_MAX
         self.reported: dict[int, int] = {}
         """What a commit that answers now waits for until it is visible: by shard a serial of its report stream."""
-        self.counters = dict.fromkeys(
-            ("blocks_committed", "blocks_gone", "puts_revoked", "no_space", "local_bytes"), 0
-        )
+        counters = ("blocks_committed", "blocks_gone", "puts_revoked", "no_space")
+        moved_bytes = ("local_bytes", "small_bytes_read", "small_bytes_written")
+        self.counters = dict.fromkeys((*counters, *moved_bytes), 0)
         self._sink = sink
         self._last_serials: dict[int, int] = {}
         self._annex = Annex(memory.buffer)
@@ -237,7 +237,7 @@ class NodeCore:
                     memory[start : start + len(key)] = key
             first += len(part.headers)
 
-    def fill(self, granted: Granted, item: BeginItem, payload: bytes) -> None:
+    def fill(self, granted: Granted, item: BeginItem, payload: bytes, counter: str = "local_bytes") -> None:
         """Writes the payloads of one of the node's own puts, back to back; those of blocks without a slot are left out.
         Raises InvalidParams where there are more or fewer bytes than `item.lengths` say."""
         lengths = u64s(item.lengths).tolist()
@@ -252,31 +252,36 @@ class NodeCore:
         for status, start, length in zip(granted.statuses, starts, lengths, strict=True):
             if status == OK:
                 memory[start : start + length] = payload[at : at + length]
-                self.counters["local_bytes"] += length
+                self.counters[counter] += length
             at += length
 
-    def store(self, put_id: int, item: BeginItem, payload: bytes) -> bytes | Shortage:
+    def store(
+        self, put_id: int, item: BeginItem, payload: bytes, counter: str = "local_bytes"
+    ) -> bytes | Shortage:
         """Begin, fill and Commit of one of the node's own puts: one Status byte a block. `reported` as in `commit`.
+        `counter`: of `counters`, what its bytes are added to.
         Where space is short nothing is stored. Raises KeyspaceUnknown, InvalidParams, Overloaded."""
         spec = self.keyspaces.spec(item.keyspace)
         if not is_few(item, spec):
             granted = self.begin(LANES, Begin(LANES, put_id, [item]), partial=False)
-            return granted if isinstance(granted, Shortage) else self.finish(granted, item, payload)
+            return granted if isinstance(granted, Shortage) else self.finish(granted, item, payload, counter)
         stored = store(self.slots, item, payload, spec, self.shards)
         if not isinstance(stored, Stored):
             return Shortage(stored)
         self.reported = {}
         if stored.entries is not None:
             self.counters["blocks_committed"] += stored.statuses.count(Status.OK)
-            self.counters["local_bytes"] += stored.size_bytes
+            self.counters[counter] += stored.size_bytes
             serial = self._sink.emit(stored.entries, item.shard)
             self.reported[item.shard] = self._last_serials[item.shard] = serial
         return stored.statuses
 
-    def finish(self, granted: Granted, item: BeginItem, payload: bytes) -> bytes:
+    def finish(
+        self, granted: Granted, item: BeginItem, payload: bytes, counter: str = "local_bytes"
+    ) -> bytes:
         """What is left of `store` once its Begin was granted."""
         try:
-            self.fill(granted, item, payload)
+            self.fill(granted, item, payload, counter)
         except BaseException:
             self.revoke(LANES, [granted.put_id])
             raise

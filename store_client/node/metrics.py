@@ -33,8 +33,8 @@ _LABELLED: dict[str, dict[tuple[str, ...], str]] = {
     "moonpool_node_objects": {("committed",): "objects", ("writing",): "objects_writing"},
     "moonpool_node_transfer_bytes_total": {
         ("shm", "write"): "local_bytes",
-        ("tcp", "write"): "lane_bytes_written",
-        ("tcp", "read"): "lane_bytes_read",
+        ("tcp", "write"): "tcp_bytes_written",
+        ("tcp", "read"): "tcp_bytes_read",
         ("mooncake", "write"): "pull_bytes",
     },
     "moonpool_node_dropped_blocks_total": {("no_space",): "no_space", ("gone",): "blocks_gone"},

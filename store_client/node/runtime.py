@@ -40,6 +40,7 @@ from moonpool.store_client.node.report_streams import ReportStreams
 from moonpool.store_client.node.segment import Segment
 from moonpool.store_client.node.server import LocalHandler, NodeParts, RemoteHandler
 from moonpool.store_client.node.sessions import Sessions
+from moonpool.store_client.node.small_puts import SmallPuts
 from moonpool.store_client.node.space import SpaceKeeper
 from moonpool.store_client.rpc.access import Access, check_guarded
 from moonpool.store_client.rpc.credentials import Credentials
@@ -134,7 +135,9 @@ class Node:
             if door is not None:
                 stack.push_async_callback(asyncio.to_thread, door.close)
             remote = RpcServer(
-                RemoteHandler(self._register, self.facts, self.core, door),
+                RemoteHandler(
+                    self._register, self.facts, self.core, self._small_puts("small_bytes_written"), door
+                ),
                 decode_node_request,
                 "node",
                 access=self._access,
@@ -150,7 +153,7 @@ class Node:
                 self._keeper,
                 self._streams.wait,
                 VISIBLE_WAIT_S,
-                self._put_ids,
+                self._small_puts("local_bytes"),
             )
             local = RpcServer(
                 LocalHandler(self._register, self.facts, parts),
@@ -167,6 +170,9 @@ class Node:
                 stack.push_async_callback(asyncio.to_thread, page.close)
             ready(info)
             await self._until(stopped, self._masters.run(), self._keeper.run(), self._poll_sessions())
+
+    def _small_puts(self, counter: str) -> SmallPuts:
+        return SmallPuts(self.core, self._keeper, self._streams.wait, VISIBLE_WAIT_S, self._put_ids, counter)
 
     def _make_masters(self, info: NodeInfo) -> Masters:
         reporter = Reporter(
@@ -271,6 +277,7 @@ class Node:
     def numbers(self) -> dict[str, int | float]:
         """Counters and sizes."""
         core, allocator, masters = self.core, self.core.slots.allocator, self._masters
+        lanes = self._lanes.facts()
         return {
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "capacity_bytes": core.head.layout.capacity_bytes,
@@ -294,7 +301,9 @@ class Node:
             **core.counters,
             **self._keeper.counters,
             **(masters.counters if masters else {}),
-            **self._lanes.facts(),
+            **lanes,
+            "tcp_bytes_read": lanes["lane_bytes_read"] + core.counters["small_bytes_read"],
+            "tcp_bytes_written": lanes["lane_bytes_written"] + core.counters["small_bytes_written"],
             **self._copies.facts(),
             **(self._engine_door.facts() if self._engine_door is not None else {}),
         }

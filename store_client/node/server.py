@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from moonpool.schemas.access import Identity
-from moonpool.schemas.errors import DeadlineExceeded, Forbidden, InvalidParams, ProtocolError
+from moonpool.schemas.errors import Forbidden, ProtocolError
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
-    SMALL_BYTES,
     Begin,
     Commit,
     Committed,
@@ -36,9 +33,9 @@ from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.engine_door import EngineDoor
 from moonpool.store_client.node.keyspaces import check_registering
 from moonpool.store_client.node.listing import list_keys
-from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import Visible
 from moonpool.store_client.node.sessions import Sessions
+from moonpool.store_client.node.small_puts import SmallPuts, when_visible
 from moonpool.store_client.node.small_reads import get_small
 from moonpool.store_client.node.space import SpaceKeeper
 from moonpool.store_client.rpc.peer import Peer
@@ -57,13 +54,12 @@ class NodeParts:
     keeper: SpaceKeeper
     visible: Visible
     visible_wait_s: float
-    put_ids: Iterator[int]
-    """Of the node's own puts."""
+    small_puts: SmallPuts
 
 
 class RemoteHandler:
-    """The tcp door: writers of other hosts use the data lanes, whose threads are the node's own (I4), or have the node
-    pull from them."""
+    """The tcp door. No writer of another host writes into a slot (I4): small objects come here and are written by the
+    node, larger ones come over the data lanes, whose threads are the node's own, or the node pulls them."""
 
     epoch = 0
 
@@ -72,17 +68,21 @@ class RemoteHandler:
         register: Callable[[KeyspaceSpec], bytes],
         facts: Callable[[], dict[str, int | float | str]],
         core: NodeCore,
+        small_puts: SmallPuts,
         engine_door: EngineDoor | None = None,
     ) -> None:
         self._register = register
         self._facts = facts
         self._core = core
+        self._small_puts = small_puts
         self._engine_door = engine_door
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
         """See rpc.Handler."""
         if isinstance(message, GetSmall):
             return get_small(self._core, message, peer.identity)
+        if isinstance(message, PutSmall):
+            return self._small_puts.put(message, peer.identity)
         if isinstance(message, RegisterKeyspace):
             check_registering(message.spec, peer.identity)
             return KeyspaceRegistered(self._register(message.spec), 1)
@@ -117,7 +117,7 @@ class LocalHandler(RemoteHandler):
         facts: Callable[[], dict[str, int | float | str]],
         parts: NodeParts,
     ) -> None:
-        super().__init__(register, facts, parts.core)
+        super().__init__(register, facts, parts.core, parts.small_puts)
         self._parts = parts
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
@@ -128,8 +128,6 @@ class LocalHandler(RemoteHandler):
                 return self._begin(message, peer.identity)
             case Commit():
                 return self._commit(message)
-            case PutSmall():
-                return self._put_small(message, peer.identity)
             case Revoke():
                 _check_session(message.session)
                 with core.lock:
@@ -170,59 +168,9 @@ class LocalHandler(RemoteHandler):
         with core.lock:
             statuses = core.commit(message.session, message.put_ids)
             seen = self._parts.visible(core.reported) if message.visible else None
-        return Committed(statuses) if seen is None else self._when_visible(statuses, seen)
-
-    def _put_small(self, message: PutSmall, identity: Identity) -> Message | Awaitable[Message]:
-        if len(message.payload) > SMALL_BYTES:
-            raise InvalidParams(
-                field="payload", value=f"{len(message.payload)} bytes", allowed=f"{SMALL_BYTES} bytes at most"
-            )
-        core = self._parts.core
-        put_id = next(self._parts.put_ids)
-        with core.lock:
-            core.keyspaces.check_visible([message.item.keyspace], identity)
-            statuses = core.store(put_id, message.item, message.payload)
-            if isinstance(statuses, bytes):
-                return self._stored(message, statuses)
-        return self._put_small_later(message, Begin(LANES, put_id, [message.item]))
-
-    async def _put_small_later(self, message: PutSmall, request: Begin) -> Message:
-        """The same once there is room."""
-        granted = await self._parts.keeper.begin(LANES, request)
-        core = self._parts.core
-        with core.lock:
-            reply = self._stored(message, core.finish(granted, message.item, message.payload))
-        return reply if isinstance(reply, Message) else await reply
-
-    def _stored(self, message: PutSmall, statuses: bytes) -> Message | Awaitable[Message]:
-        """Under the node's lock."""
-        seen = self._parts.visible(self._parts.core.reported) if message.visible else None
-        return Committed([statuses]) if seen is None else self._when_visible([statuses], seen)
-
-    def _when_visible(self, statuses: list[bytes], seen: Future[None]) -> Awaitable[Message]:
-        """The acknowledgement that `seen` waits for comes in this very loop: no task or thread needs to be woken."""
-        loop = asyncio.get_running_loop()
-        wait_s = self._parts.visible_wait_s
-        answer: asyncio.Future[Message] = loop.create_future()
-
-        def tell(_: Future[None]) -> None:
-            if not answer.done():
-                answer.set_result(Committed(statuses))
-
-        def give_up() -> None:
-            if not answer.done():
-                error = DeadlineExceeded(peer="the master", what="a report", timeout_s=wait_s)
-                answer.set_exception(error)
-
-        timer = loop.call_later(wait_s, give_up)
-
-        def end(_: asyncio.Future[Message]) -> None:
-            timer.cancel()
-            seen.cancel()
-
-        answer.add_done_callback(end)
-        seen.add_done_callback(tell)
-        return answer
+        return (
+            Committed(statuses) if seen is None else when_visible(statuses, seen, self._parts.visible_wait_s)
+        )
 
 
 def _check_session(session: int) -> None:

@@ -6,17 +6,15 @@ import struct
 
 from moonpool.schemas.access import Identity
 from moonpool.schemas.errors import InvalidParams
-from moonpool.schemas.header import HEADER_BYTES, SLOT_INDEX_BITS, SlotState, slot_number, word_of
+from moonpool.schemas.header import HEADER_BYTES, SLOT_INDEX_BITS, SlotState, word_of
 from moonpool.schemas.messages import SMALL_BYTES, SMALL_OBJECTS, GetSmall, SmallData, Status
 from moonpool.schemas.packed import count_of, u32s, u64s
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import fence
-from moonpool.store_client.node.slots import Slots
+from moonpool.store_client.node.slots import INDEX_MASK, Slots
 
 _PROOF = struct.Struct("<QQ8xQ")
 """Word, keyspace and length at the beginning of a header."""
-
-_INDEX_MASK = slot_number(0, (1 << SLOT_INDEX_BITS) - 1)
 
 
 def get_small(core: NodeCore, request: GetSmall, identity: Identity) -> SmallData:
@@ -39,22 +37,23 @@ def get_small(core: NodeCore, request: GetSmall, identity: Identity) -> SmallDat
             statuses.append(Status.OK)
             payloads.append(payload)
             headers.append(header)
+            core.counters["small_bytes_read"] += length
     return SmallData(bytes(statuses), b"".join(payloads), b"".join(headers))
 
 
 def _read(slots: Slots, slot: int, length: int) -> tuple[bytes, bytes] | None:
     """Payload, then header (I3); None where slot and length don't lie inside their page as it is cut now."""
     layout, memory = slots.layout, slots.data.data
-    page, index = slot >> SLOT_INDEX_BITS, slot & _INDEX_MASK
+    page = slot >> SLOT_INDEX_BITS
     if page >= layout.page_count:
         return None
     slot_bytes = int(slots.allocator.slot_bytes[page])
-    if not slot_bytes or index >= layout.slots_per_page(slot_bytes) or length > slot_bytes:
+    if not slot_bytes or slot & INDEX_MASK >= layout.slots_per_page(slot_bytes) or length > slot_bytes:
         return None
-    at = layout.data_offset + page * layout.page_bytes + index * slot_bytes
+    at = slots.data_offset(slot, slot_bytes)
     payload = bytes(memory[at : at + length])
     fence()
-    at = layout.header_offset + (page * layout.headers_per_page + index) * HEADER_BYTES
+    at = slots.header_offset(slot)
     return payload, bytes(memory[at : at + HEADER_BYTES])
 
 

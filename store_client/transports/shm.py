@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import threading
@@ -21,7 +20,6 @@ from moonpool.schemas.errors import (
 )
 from moonpool.schemas.header import Headers, holds, keyspace_word
 from moonpool.schemas.messages import (
-    SMALL_BYTES,
     Begin,
     Commit,
     Committed,
@@ -48,6 +46,7 @@ from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.mapped import MappedSegment
 from moonpool.store_client.transports.pieces import batches_of, check_fit, coalesce, slot_side
 from moonpool.store_client.transports.session import Session
+from moonpool.store_client.transports.small_door import is_small, small_put, small_put_statuses
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +67,6 @@ GROUP_BYTES = 128 << 20
 DEVICE_GROUP_BYTES = 512 << 20
 """A device copies 128 MiB in 2.5 ms, about what the calls before and after the copies of a group take: on an H200 puts
 go at 26 GB/s with groups of that size, at 34 with this one (one large copy: 55)."""
-
-SMALL_PIECES = 64
-"""Of a put that is sent to the node instead of being copied: one exchange with it less."""
 
 GROUP_KEY_CHARS = 3 << 20
 """Key texts of one Begin, at most 4 bytes a character: a frame takes 16 MiB."""
@@ -236,7 +232,7 @@ class ShmTransport:
 
     def _write_group(self, group: Sequence[WriteBatch], deadline_s: float) -> U8:
         """One begin, the copies, one commit."""
-        if len(group) == 1 and self._is_small(group[0]):
+        if len(group) == 1 and self._host and group[0].item.lengths and is_small(group[0]):
             return self._send_small(group[0], deadline_s)
         self._session.open(deadline_s)
         items = [batch.item for batch in group]
@@ -267,23 +263,10 @@ class ShmTransport:
             statuses[go] = outcome[go]
         return statuses
 
-    def _is_small(self, batch: WriteBatch) -> bool:
-        return (
-            self._host
-            and len(batch.source.sizes) <= SMALL_PIECES
-            and bool(batch.item.lengths)
-            and int(batch.lengths.sum()) <= SMALL_BYTES
-        )
-
     def _send_small(self, batch: WriteBatch, deadline_s: float) -> U8:
-        pieces = zip(batch.source.addresses.tolist(), batch.source.sizes.tolist(), strict=True)
-        payload = b"".join([ctypes.string_at(address, size) for address, size in pieces])
-        answer = self._call(PutSmall(batch.item, payload, batch.visible), deadline_s)
-        if not isinstance(answer, Committed) or [len(part) for part in answer.statuses] != [
-            len(batch.lengths)
-        ]:
-            raise TransferFailed(peer=self._node.address, reason=f"{type(answer).__name__} to PutSmall")
-        return np.frombuffer(answer.statuses[0], dtype=np.uint8).copy()
+        """Sent to the node instead of being copied: one exchange with it less."""
+        answer = self._call(small_put(batch), deadline_s)
+        return small_put_statuses(batch, answer, self._node.address)
 
     def _fill(self, group: Sequence[WriteBatch], granted: Granted, go: NDArray[np.intp]) -> None:
         """Copies every granted object into its slot."""

@@ -20,7 +20,7 @@ from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.lane_pool import LanePool
 from moonpool.store_client.transports.pieces import batches_of, split_evenly
 from moonpool.store_client.transports.proof import judge, sent_of
-from moonpool.store_client.transports.small_door import SmallDoor
+from moonpool.store_client.transports.small_door import SmallDoor, is_small
 from moonpool.store_client.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class TcpTransport:
         self._spec_of = spec_of
         self._count = lanes
         self._lanes = LanePool(info.data_address, hello, lanes, credentials)
-        self._door = SmallDoor(info.rpc_address, hello, credentials) if info.rpc_address else None
+        self._door = SmallDoor(info.rpc_address, hello, spec_of, credentials) if info.rpc_address else None
         self._workers = Workers(lanes, "moonpool-lane")
         self._gate = Gate(f"the tcp transport of {info.node}")
 
@@ -140,6 +140,8 @@ class TcpTransport:
     def _write_one(self, batch: WriteBatch, deadline_s: float) -> U8:
         if int(batch.lengths.max(initial=0)) > self._page_bytes:  # refused anyway: don't send it first
             return np.full(batch.source.count, Status.TOO_LARGE, dtype=np.uint8)
+        if self._door is not None and is_small(batch):
+            return self._door.write(batch, deadline_s)
         item = msgspec.structs.replace(batch.item, lengths=pack_u64(batch.lengths))
         # Random: the node's lanes share one session, whoever they belong to.
         request = LaneWrite(secrets.randbits(63), item, batch.visible)

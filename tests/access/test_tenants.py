@@ -195,7 +195,12 @@ def naming(keyspace: bytes) -> dict[str, list[m.Message]]:
             m.Describe(keyspace, H),
             m.DescribeKeyspace(keyspace),
         ],
-        "node": [m.ListKeys(keyspace), m.ListKeys(keyspace, -7)],
+        "node": [
+            m.ListKeys(keyspace),
+            m.ListKeys(keyspace, -7),
+            m.PutSmall(item, bytes(BLOCK_BYTES)),
+            m.PutSmall(item, b"too short"),
+        ],
         "socket": [
             m.ListKeys(keyspace),
             m.Begin(1, 1, [item]),

@@ -53,7 +53,7 @@ def sample(at_s: float, hit: int, read: int, nodes: int = 2, requests: int = 0) 
         "free_bytes": 500,
         "rows": 7,
     }
-    facts = {b"n0": {"lane_bytes_read": read, "local_bytes": 10 * read, "objects": 3}}
+    facts = {b"n0": {"tcp_bytes_read": read, "local_bytes": 10 * read, "objects": 3}}
     keyspaces = ((objects_keyspace(), KeyspaceFacts(7, 7, 700, 0, requests, 10, 5)),)
     return Sample(at_s, ClusterMap(1, 1, ["m"], entries), master, facts, keyspaces)
 

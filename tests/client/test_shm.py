@@ -18,6 +18,7 @@ from support.waiting import wait_until
 
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (
+    SMALL_BYTES,
     Begin,
     BeginItem,
     Commit,
@@ -34,6 +35,7 @@ from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.transports import shm
 from moonpool.store_client.transports.base import WriteBatch
 from moonpool.store_client.transports.shm import ShmTransport
+from moonpool.store_client.transports.small_door import SMALL_PIECES
 
 BLOCK_BYTES = 64 << 10
 SPEC = chained("shm", BLOCK_BYTES)
@@ -133,10 +135,10 @@ def test_groups_of_a_put_are_larger_for_a_device(
     ("size", "pieces", "sent"),
     [
         (1, 1, True),
-        (shm.SMALL_BYTES, 1, True),
-        (shm.SMALL_BYTES + 1, 1, False),
-        (4096, shm.SMALL_PIECES, True),
-        (4096, shm.SMALL_PIECES + 1, False),
+        (SMALL_BYTES, 1, True),
+        (SMALL_BYTES + 1, 1, False),
+        (4096, SMALL_PIECES, True),
+        (4096, SMALL_PIECES + 1, False),
     ],
 )
 def test_small_puts_are_sent_instead_of_copied(

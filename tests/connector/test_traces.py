@@ -171,8 +171,8 @@ def test_from_the_connector_to_the_node(collector: TraceCollector) -> None:
         assert services["moonpool.node.GetSmall"] == "moonpool-node"
         assert services["moonpool.master.Locate"] == "moonpool-master"
         assert services["moonpool.load"] == "engine"
-        save = tree(collector, "warm", {"moonpool.master.PutStart", "moonpool.node.LaneWrite"})
-        for name in ("moonpool.master.PutStart", "moonpool.node.LaneWrite"):
+        save = tree(collector, "warm", {"moonpool.master.PutStart", "moonpool.node.PutSmall"})
+        for name in ("moonpool.master.PutStart", "moonpool.node.PutSmall"):
             assert above(save, name) == [name, "moonpool.save", "moonpool.connector.save"]
         wait_until(lambda: any(one.failed and one.name == "moonpool.match" for one in collector.spans), 20)
     names = {one.name for one in collector.spans if not one.parent}

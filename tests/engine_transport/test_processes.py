@@ -65,7 +65,7 @@ def test_right_bytes_in_any_number_of_fragments(
     assert all_ok(get_chain(client, keyspace, chain, BLOCK_BYTES, fragments=fragments))
     status = engine_pool.node.status()
     assert status["pulls"] > pulls
-    assert status["lane_bytes_read"] == status["lane_bytes_written"] == 0
+    assert status["tcp_bytes_read"] == status["tcp_bytes_written"] == 0
 
 
 def test_objects_of_any_size(client: StoreClient) -> None:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
-from support.local_writer import LocalWriter
 from support.processes import NodeProcess
 
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
+from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.keyspace import objects_keyspace
-from moonpool.schemas.messages import SMALL_BYTES, BeginItem, Committed, PutSmall, RegisterKeyspace, Status
+from moonpool.schemas.messages import (
+    SMALL_BYTES,
+    BeginItem,
+    Committed,
+    Hello,
+    Message,
+    PutSmall,
+    RegisterKeyspace,
+    Status,
+    decode_from_node,
+)
 from moonpool.schemas.packed import pack_u64
+from moonpool.store_client.rpc.connection import RpcConnection
 
 SPEC = objects_keyspace("default")
 DIGEST = SPEC.digest()
@@ -31,27 +44,45 @@ def node() -> Iterator[NodeProcess]:
         yield node
 
 
-@pytest.fixture
-def writer(node: NodeProcess) -> Iterator[LocalWriter]:
-    with LocalWriter(node.info.unix_path, node.run_dir) as writer:
-        writer.call(RegisterKeyspace(SPEC))
-        yield writer
+class Writer:
+    """Of the node's own host, or of another."""
+
+    def __init__(self, node: NodeProcess, door: str) -> None:
+        address = {"unix": f"unix:{node.info.unix_path}", "tcp": node.info.rpc_address}[door]
+        hello = Hello(PROTOCOL_VERSION, "client", "writer")
+        self.connection = RpcConnection(address, hello, decode_from_node)
+        self.counter = {"unix": "local_bytes", "tcp": "tcp_bytes_written"}[door]
+        self.call(RegisterKeyspace(SPEC))
+
+    def call(self, message: Message) -> Message:
+        return self.connection.call(message, time.monotonic() + 10)
+
+    def close(self) -> None:
+        self.connection.close()
 
 
-def test_bytes_are_written_and_committed(node: NodeProcess, writer: LocalWriter) -> None:
+@pytest.fixture(params=["unix", "tcp"])
+def writer(node: NodeProcess, request: pytest.FixtureRequest) -> Iterator[Writer]:
+    made = Writer(node, request.param)
+    yield made
+    made.close()
+
+
+def test_bytes_are_written_and_committed(node: NodeProcess, writer: Writer) -> None:
     before = node.status()
     lengths = [100, 0, 5000]
     answer = writer.call(PutSmall(item_of(lengths), secrets.token_bytes(sum(lengths))))
     assert answer == Committed([bytes([Status.OK] * 3)])
     after = node.status()
     assert after["objects"] == before["objects"] + 3
-    assert after["local_bytes"] == before["local_bytes"] + 5100
+    moved = {name for name in ("local_bytes", "tcp_bytes_written") if after[name] != before[name]}
+    assert moved == {writer.counter} and after[writer.counter] == before[writer.counter] + 5100
     assert after["objects_writing"] == 0
 
 
 @pytest.mark.parametrize("size_bytes", [0, 99, 101, SMALL_BYTES + 1])
 def test_a_payload_of_another_length_leaves_nothing_behind(
-    node: NodeProcess, writer: LocalWriter, size_bytes: int
+    node: NodeProcess, writer: Writer, size_bytes: int
 ) -> None:
     before = node.status()
     with pytest.raises(InvalidParams, match="payload"):
@@ -61,20 +92,17 @@ def test_a_payload_of_another_length_leaves_nothing_behind(
         assert after[fact] == before[fact], fact
 
 
-def test_lengths_must_be_given_and_keyspaces_known(writer: LocalWriter) -> None:
+def test_lengths_must_be_given_and_keyspaces_known(writer: Writer) -> None:
     with pytest.raises(InvalidParams, match="lengths"):
         writer.call(PutSmall(BeginItem(DIGEST, 0, 0, b"", bytes(16)), b"bytes"))
     with pytest.raises(KeyspaceUnknown):
         writer.call(PutSmall(BeginItem(b"k" * 16, 0, 0, b"", bytes(16), pack_u64([5])), b"bytes"))
 
 
-def test_where_there_is_no_room_the_put_waits_and_then_says_so() -> None:
+@pytest.mark.parametrize("door", ["unix", "tcp"])
+def test_where_there_is_no_room_the_put_waits_and_then_says_so(door: str) -> None:
     """Nobody can be asked for room here."""
-    with (
-        NodeProcess("127.0.0.1:9", size=1 << 20) as node,
-        LocalWriter(node.info.unix_path, node.run_dir) as writer,
-    ):
-        writer.call(RegisterKeyspace(SPEC))
+    with NodeProcess("127.0.0.1:9", size=1 << 20) as node, closing(Writer(node, door)) as writer:
         statuses = b""
         for _ in range(20):
             answer = writer.call(PutSmall(item_of([60_000]), bytes(60_000)))

@@ -1,4 +1,4 @@
-"""Small reads through a node's RPC port: what is asked there, and what is made of answers that are wrong."""
+"""Small objects through a node's RPC port: what is asked there, and what is made of answers that are wrong."""
 
 from __future__ import annotations
 
@@ -13,24 +13,33 @@ import pytest
 from transports.bad_node import SIZE, BadNode, Serve, header, info_of, read_frame, read_request
 from transports.memory_transport import batch_of, scattered
 
-from moonpool.schemas.errors import NotFound
+from moonpool.schemas.errors import KeyspaceUnknown, NotFound
 from moonpool.schemas.framing import PREFIX, PROTOCOL_VERSION, encode_frame
 from moonpool.schemas.header import SlotState, word_of
+from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
     SMALL_BYTES,
     SMALL_OBJECTS,
+    BeginItem,
+    Committed,
     Done,
     Failed,
     GetSmall,
     Hello,
+    KeyspaceRegistered,
     LaneRead,
+    LaneWrite,
     Message,
+    PutSmall,
     SmallData,
     Status,
     decode_lane_request,
     decode_node_request,
     encode,
 )
+from moonpool.schemas.packed import pack_u64
+from moonpool.store_client.transports.base import WriteBatch
+from moonpool.store_client.transports.small_door import SMALL_PIECES
 from moonpool.store_client.transports.tcp import TcpTransport
 
 MakeNode = Callable[..., tuple[BadNode, TcpTransport]]
@@ -194,6 +203,80 @@ def test_close_ends_a_read_under_way(node: MakeNode) -> None:
     assert outcome == [[Status.FAILED]]
 
 
+def write(
+    transport: TcpTransport, count: int = 1, size: int = SIZE, keyspace: bytes = bytes(16)
+) -> list[int]:
+    memory = np.frombuffer(PAYLOAD * -(-count * size // SIZE), dtype=np.uint8)[: count * size].copy()
+    source = scattered(memory, count, 1, size)
+    item = BeginItem(keyspace, 0, 0, b"", bytes(16 * count))  # of a chain: it names no lengths
+    batch = WriteBatch(item, source.lengths(), source)
+    return transport.write([batch], time.monotonic() + 5)[0].tolist()
+
+
+STORED = Committed([OK])
+
+
+def test_a_small_put_brings_its_bytes_and_lengths(node: MakeNode) -> None:
+    asked: list[Message] = []
+
+    def note(sock: socket.socket) -> None:
+        request_id, body = read_request(sock)
+        asked.append(decode_node_request(body))
+        sock.sendall(encode_frame(request_id, encode(Committed([OK * 3]))))
+
+    _, transport = node(note)
+    assert write(transport, count=3, size=SIZE // 2) == [Status.OK] * 3
+    item = BeginItem(bytes(16), 0, 0, b"", bytes(48), pack_u64([SIZE // 2] * 3))
+    assert asked == [PutSmall(item, PAYLOAD[:SIZE] + PAYLOAD[: SIZE // 2])]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Committed([]),
+        Committed([b""]),
+        Committed([OK * 2]),
+        Committed([OK, OK]),
+        GOOD,
+        Done(1),
+        Failed(-1, "other"),
+    ],
+    ids=repr,
+)
+def test_answers_to_a_put_that_are_wrong_fail(node: MakeNode, reply: Message) -> None:
+    _, transport = node(says(reply, STORED))
+    assert write(transport) == [Status.FAILED]
+    assert write(transport) == [Status.OK]
+
+
+def test_a_keyspace_that_the_node_has_forgotten_is_told_once(node: MakeNode) -> None:
+    spec = objects_keyspace()
+    unknown = Failed(KeyspaceUnknown.code, "unknown")
+    registered = KeyspaceRegistered(spec.digest(), 1)
+    _, transport = node(
+        says(unknown, registered, STORED, unknown, registered, unknown, STORED, unknown, STORED)
+    )
+    transport._door._spec_of = {spec.digest(): spec}.get  # type: ignore[union-attr]
+    assert write(transport, keyspace=spec.digest()) == [Status.OK]
+    assert write(transport, keyspace=spec.digest()) == [Status.FAILED], "unknown again"
+    assert write(transport, keyspace=spec.digest()) == [Status.OK]
+    assert write(transport, keyspace=bytes(16)) == [Status.FAILED], "unknown to the client too"
+    assert write(transport, keyspace=bytes(16)) == [Status.OK]
+
+
+def test_a_put_that_meets_silence_costs_one_deadline(node: MakeNode) -> None:
+    def silent(sock: socket.socket) -> None:
+        read_frame(sock)
+        sock.recv(1)
+
+    _, transport = node(silent)
+    source = scattered(room(), 1, 1, SIZE)
+    batch = WriteBatch(BeginItem(bytes(16), 0, 0, b"", bytes(16)), source.lengths(), source)
+    start_s = time.monotonic()
+    assert transport.write([batch], start_s + 0.2)[0].tolist() == [Status.FAILED]
+    assert 0.15 < time.monotonic() - start_s < 1.5
+
+
 @pytest.mark.parametrize(
     ("count", "size", "asked"),
     [
@@ -215,4 +298,26 @@ def test_larger_reads_go_by_lane(node: MakeNode, count: int, size: int, asked: t
     _, transport = node(note)
     memory = np.zeros(max(1, count * size), dtype=np.uint8)
     transport.read(batch_of(range(count), scattered(memory, count, 1, size)), time.monotonic() + 5)
+    assert {type(message) for message in seen} == {asked}
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "asked"),
+    [
+        (1, SMALL_BYTES, PutSmall),
+        (SMALL_PIECES, SMALL_BYTES // SMALL_PIECES, PutSmall),
+        (1, SMALL_BYTES + 1, LaneWrite),
+        (SMALL_PIECES + 1, 1, LaneWrite),
+    ],
+)
+def test_larger_puts_go_by_lane(node: MakeNode, count: int, size: int, asked: type[Message]) -> None:
+    seen: list[Message] = []
+
+    def note(sock: socket.socket) -> None:
+        body = read_frame(sock)
+        decode = decode_node_request if asked is PutSmall else decode_lane_request
+        seen.append(decode(body))
+
+    _, transport = node(note)
+    assert write(transport, count, size) == [Status.FAILED] * count
     assert {type(message) for message in seen} == {asked}
