@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.waiting import at_most, wait_until
 
 from moonpool.connector.callers import calling_object
 from moonpool.connector.counters import Counters
@@ -75,21 +76,19 @@ def test_workers_are_bounded_and_survive_a_bug(caplog: pytest.LogCaptureFixture)
 
     def handle(job: int) -> None:
         begun.set()
-        go.wait(5.0)
+        go.wait(60)
         if job == 1:
             raise ZeroDivisionError
         done.append(job)
 
     workers: Workers[int] = Workers("test", handle, threads=1, queue_max=2)
     assert workers.submit(0)
-    assert begun.wait(5.0)
+    assert begun.wait(60)
     assert workers.submit(1)
     assert workers.submit(2)
     assert not workers.submit(3)
     go.set()
-    limit = time.monotonic() + 5.0
-    while len(done) < 2 and time.monotonic() < limit:
-        time.sleep(0.001)
+    wait_until(lambda: len(done) == 2)
     workers.close()
     assert done == [0, 2]
     assert "lost a job" in caplog.text
@@ -106,7 +105,7 @@ def test_a_thread_that_begins_badly_does_its_jobs_all_the_same(caplog: pytest.Lo
 
     workers: Workers[int] = Workers("test", lambda job: handled.set(), threads=1, queue_max=2, begin=begin)
     assert workers.submit(0)
-    assert handled.wait(5.0)
+    assert handled.wait(60)
     workers.close()
     assert "could not begin" in caplog.text
 
@@ -116,14 +115,17 @@ def test_lookups_answer_from_threads() -> None:
     facts = RankFacts(1, 0, (8,), ("l",), "w")
     plan = GroupPlan((Group(0, GroupKind.FULL, 4),), 4)
     identity = Identity("m", "t", 32, plan, {}, (facts,))
-    lookups = PoolLookups(pool, counters, timeout_s=1.0, adapter_digest=lambda _: None)
+    lookups = PoolLookups(pool, counters, timeout_s=30.0, adapter_digest=lambda _: None)
     try:
         assert lookups.ask(Question("r", 7, identity, [bytes(32)], None, True))
         assert lookups.ask(Question("lora", 8, identity, [bytes(32)], "adapter", True))
-        answers, limit = [], time.monotonic() + 5.0
-        while len(answers) < 2 and time.monotonic() < limit:
-            answers += lookups.take()
-            time.sleep(0.001)
+        answers = []
+
+        def all_answered() -> bool:
+            answers.extend(lookups.take())
+            return len(answers) == 2
+
+        wait_until(all_answered)
         by_name = {answer.request_id: answer for answer in answers}
         assert by_name["r"].ready == (0,)
         assert by_name["r"].specs == identity.specs()
@@ -159,7 +161,7 @@ def test_clearing_many_keyspaces_has_one_deadline(waits: float) -> None:
     try:
         started_s = time.monotonic()
         whole = lookups.clear(keyspaces)
-        assert time.monotonic() - started_s < 1.5
+        assert time.monotonic() - started_s < at_most(0.5)
         # Waiting for the first ones costs the last ones nothing, unless the pool takes more than it was given.
         assert whole == (pool.cleared == keyspaces)
         assert whole or waits > 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from client.pool import SIZE_BYTES, MakeClient, Pool, client_of, wait_for_nodes
+from client.pool import BEGIN_WAIT_S, SIZE_BYTES, MakeClient, Pool, client_of, wait_for_nodes
 from support.processes import MasterProcess, NodeProcess
 
 from moonpool.store_client import StoreClient
@@ -21,8 +21,8 @@ class EnginePool(Pool):
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.master = stack.enter_context(MasterProcess())
-            node = NodeProcess(self.master, size=SIZE_BYTES, prefault=False, engine_protocol="tcp")
-            self.node = stack.enter_context(node)
+            settings = {"prefault": False, "begin_wait_s": BEGIN_WAIT_S, "engine_protocol": "tcp"}
+            self.node = stack.enter_context(NodeProcess(self.master, size=SIZE_BYTES, **settings))
             with client_of(self) as client:
                 wait_for_nodes(client)
             self._stack = stack.pop_all()

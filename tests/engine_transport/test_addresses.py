@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.waiting import at_most, soon
 
 from moonpool.schemas.errors import DeadlineExceeded, InvalidParams, TransferFailed
 from moonpool.store_client.copiers.host import HostCopier
@@ -49,7 +50,7 @@ def test_who_is_frozen_or_gone_does_not_answer_a_knock() -> None:
         session = f"127.0.0.1:{listener.getsockname()[1]}"
         start_s = time.monotonic()
         assert not answers(session, 0.2)
-        assert time.monotonic() - start_s < 1
+        assert time.monotonic() - start_s < at_most(0.2)
     assert not answers(session, 0.2)
     assert not answers("no.such.host.invalid:1", 0.2)
 
@@ -73,7 +74,7 @@ def test_a_peer_is_knocked_at_once_and_after_each_failure() -> None:
         assert awake.may_be_called(session)
         awake.called(session, False)
         assert awake.may_be_called(session)
-        server.join(5)
+        server.join(60)
         assert knocks == 2
 
 
@@ -82,7 +83,7 @@ def test_lost_blocks_free_their_memory_and_keep_their_addresses() -> None:
     landing = Landing(engine, HostCopier(), 1)
     taken = []
     for _ in range(5):
-        with landing.block(time.monotonic() + 1) as block:
+        with landing.block(soon()) as block:
             block.view(block.address, 4096)[:] = 1
             block.lost = True
         taken.append(block.address)
@@ -101,11 +102,11 @@ def test_lost_blocks_free_their_memory_and_keep_their_addresses() -> None:
 
 def test_blocks_are_bounded_and_waited_for() -> None:
     landing = Landing(FakeEngine(), HostCopier(), 1)
-    with landing.block(time.monotonic() + 1) as first:
+    with landing.block(soon()) as first:
         with pytest.raises(DeadlineExceeded), landing.block(time.monotonic() + 0.05):
             pass
         address = first.address
-    with landing.block(time.monotonic() + 1) as again:
+    with landing.block(soon()) as again:
         assert again.address == address
     landing.close()
 

@@ -19,7 +19,7 @@ from client.pool import MakeClient, Pool, client_of, wait_for_nodes
 from engine_transport.conftest import EnginePool
 from support.payloads import chain_hashes
 from support.processes import ServerProcess
-from support.waiting import wait_until
+from support.waiting import at_most, soon, wait_until
 
 from moonpool.schemas.errors import TransferFailed
 from moonpool.schemas.framing import PROTOCOL_VERSION
@@ -125,7 +125,7 @@ def test_another_generation_is_a_miss(client: StoreClient, engine_pool: EnginePo
         lengths=engine.fragments.lengths(),
         into=engine.fragments,
     )
-    statuses = transport.read(batch, time.monotonic() + 5)
+    statuses = transport.read(batch, soon())
     transport.close()
     access.close()
     assert statuses.tolist() == [Status.OK, Status.MISSING]
@@ -142,14 +142,14 @@ def test_a_killed_node_fails_soon_and_comes_back_at_another_port(
     own_pool.node.kill()
     start_s = time.monotonic()
     assert not (get_chain(client, keyspace, chain, BLOCK_BYTES) == Status.OK).any()
-    assert time.monotonic() - start_s < 5
+    assert time.monotonic() - start_s < at_most(5)
     own_pool.node.start()
     assert own_pool.node.info.engine_address != before
 
     def there() -> bool:
         return all_ok(get_chain(client, keyspace, chain, BLOCK_BYTES))
 
-    wait_until(there, 20)
+    wait_until(there)
     stored(client, "killed again")
 
 
@@ -159,14 +159,14 @@ def test_a_node_frozen_amid_reads(own_pool: EnginePool, make_client: MakeClient)
     keyspace, chain = stored(client, "frozen", 48, 1 << 20)
     engine = Engine(48, 1 << 20, seed=1)
     get = BlockGet(keyspace, 0, chain, 0, engine.fragments)
-    assert all_ok(client.get_blocks(get, timeout_s=10))
+    assert all_ok(client.get_blocks(get, timeout_s=30))
     freezer = threading.Timer(0.03, own_pool.node.freeze)
     freezer.start()
     statuses = np.zeros(0, dtype=np.uint8)
     while not (statuses == Status.FAILED).any():
         start_s = time.monotonic()
         statuses = client.get_blocks(get, timeout_s=1)
-        assert time.monotonic() - start_s < 2
+        assert time.monotonic() - start_s < at_most(1)
     freezer.join()
     for layer in engine.layers:
         layer[:] = 0xEE
@@ -177,7 +177,7 @@ def test_a_node_frozen_amid_reads(own_pool: EnginePool, make_client: MakeClient)
     def there() -> bool:
         return all_ok(get_chain(client, keyspace, chain, 1 << 20))
 
-    wait_until(there, 20)
+    wait_until(there)
 
 
 def test_a_put_that_was_given_up_never_gets_other_bytes(
@@ -203,7 +203,7 @@ def test_a_put_that_was_given_up_never_gets_other_bytes(
         statuses = put_chain(client, keyspace, chain, BLOCK_BYTES)
         return bool(((statuses == Status.OK) | (statuses == Status.EXISTS)).all())
 
-    wait_until(put, 20)
+    wait_until(put)
     wait_until(lambda: client.match(keyspace, chain) == 40)
     assert all_ok(get_chain(client, keyspace, chain, BLOCK_BYTES))
 
@@ -229,7 +229,7 @@ class OtherWriter(ServerProcess):
         request = PullWrite(item, self.address, pack_u64([memory]), sizes, guard, token)
         connection = RpcConnection(self._pool.node.info.rpc_address, HELLO, decode_from_node)
         try:
-            return connection.call(request, time.monotonic() + 30)
+            return connection.call(request, time.monotonic() + 60)
         finally:
             connection.close()
 
@@ -262,9 +262,9 @@ def test_a_writer_lost_amid_a_pull_leaks_no_slot(
             start_s = time.monotonic()
             assert all_ok(get_chain(client, keyspace, kept, BLOCK_BYTES))
             stored(client, "meanwhile", 10)
-            assert time.monotonic() - start_s < 5
+            assert time.monotonic() - start_s < at_most(5)
             free_bytes = int(free_bytes) - 10 * BLOCK_BYTES
-        putting.join(20)
+        putting.join(60)
         assert len(outcome) == 1
         own_pool.node.wait_for("objects_writing", 0)
         assert own_pool.node.status()["free_bytes"] == free_bytes

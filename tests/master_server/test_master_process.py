@@ -13,6 +13,7 @@ import pytest
 from support.processes import MasterProcess
 from support.raw_peer import RawPeer
 from support.report_node import KEYSPACE, ReportNode, chain
+from support.waiting import at_most, soon
 
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (
@@ -43,7 +44,7 @@ def test_it_stops_cleanly_with_clients_connected(process: MasterProcess) -> None
         peer.greet()
         start_s = time.monotonic()
         assert process.stop() == 0
-        assert time.monotonic() - start_s < 3
+        assert time.monotonic() - start_s < at_most(3)
         assert peer.is_closed()
     assert "Traceback" not in process.output()
 
@@ -55,7 +56,7 @@ def test_a_port_in_use_is_one_clear_line(process: MasterProcess) -> None:
         capture_output=True,
         check=False,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert second.returncode == 1
     assert "cannot listen" in second.stderr
@@ -66,7 +67,7 @@ def test_a_restarted_master_has_a_greater_epoch_and_the_same_port(process: Maste
     pool = ConnectionPool(process.address, HELLO, decode_from_master)
     epochs = []
     for how in (signal.SIGTERM, signal.SIGKILL, None):
-        reply = pool.call(GetClusterMap(), time.monotonic() + 5)
+        reply = pool.call(GetClusterMap(), soon())
         assert isinstance(reply, ClusterMap)
         epochs.append(reply.epoch)
         assert reply.masters == [process.address]
@@ -88,12 +89,12 @@ async def test_nodes_outlive_a_freeze_of_the_master(process: MasterProcess) -> N
     process.thaw()
     states = []
     for _ in range(20):
-        reply = await asyncio.to_thread(pool.call, GetClusterMap(), time.monotonic() + 5)
+        reply = await asyncio.to_thread(pool.call, GetClusterMap(), soon())
         assert isinstance(reply, ClusterMap)
         states.append(reply.nodes[0].state)
         await asyncio.sleep(0.01)
     await heartbeat
     assert set(states) == {NodeState.LIVE}
-    assert await asyncio.to_thread(pool.call, MATCH, time.monotonic() + 5) == Matched([10])
+    assert await asyncio.to_thread(pool.call, MATCH, soon()) == Matched([10])
     pool.close()
     await node.close()

@@ -16,7 +16,7 @@ import pytest
 from client.chains import all_ok, chained, put_chain
 from support.etcd_server import EtcdServer
 from support.processes import MasterProcess, NodeProcess
-from support.waiting import wait_until
+from support.waiting import at_most, soon, wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import MoonpoolError, Unavailable, Unreachable, WrongShard
@@ -48,7 +48,8 @@ from moonpool.store_client.rpc.connection import RpcConnection
 pytestmark = pytest.mark.etcd
 
 SHARDS = 6
-LEASE_S = 3.0
+LEASE_S = 6.0
+TIMEOUT_S = 5.0
 KEYS = [f"object {i}" for i in range(200)]
 VALUES = [key.encode() * 50 for key in KEYS]
 BLOCK = 4096
@@ -64,10 +65,14 @@ class Cluster:
         self.masters = [stack.enter_context(MasterProcess(self.flags)) for _ in range(3)]
         self.address = ",".join(master.address for master in self.masters)
         self.nodes = [
-            stack.enter_context(NodeProcess(self.masters[i].address, name=f"n{i}", prefault=False))
+            stack.enter_context(
+                NodeProcess(self.masters[i].address, name=f"n{i}", prefault=False, begin_wait_s=5)
+            )
             for i in range(2)
         ]  # each knows of one master only, and finds the others
-        self.client = stack.enter_context(StoreClient(ClientSettings(master=self.address)))
+        self.client = stack.enter_context(
+            StoreClient(ClientSettings(master=self.address, timeout_s=TIMEOUT_S))
+        )
 
     def settled(self, masters: int = 3) -> None:
         """Waits until that many masters share all shards, and know both nodes and all that they hold."""
@@ -76,8 +81,8 @@ class Cluster:
             cluster = self.client.cluster_map()
             return len(cluster.masters) == masters == len(set(cluster.owners)) and -1 not in cluster.owners
 
-        wait_until(shared, 30)
-        wait_until(lambda: sum(entry.state == 1 for entry in self.client.cluster_map().nodes) == 2, 30)
+        wait_until(shared)
+        wait_until(lambda: sum(entry.state == 1 for entry in self.client.cluster_map().nodes) == 2)
 
     def fill(self) -> None:
         """Puts what isn't there. Nothing that was acknowledged is dropped, and nothing is said to be there that isn't.
@@ -89,13 +94,13 @@ class Cluster:
             assert set(statuses) <= {Status.OK, Status.EXISTS, Status.FAILED, Status.NO_SPACE}
             return set(statuses) <= {Status.OK, Status.EXISTS}
 
-        wait_until(reached_all, 30)
+        wait_until(reached_all)
         assert self.client.batch_get(KEYS) == VALUES
 
     def all_there(self) -> None:
-        wait_until(lambda: self.client.batch_get(KEYS) == VALUES, 30)
+        wait_until(lambda: self.client.batch_get(KEYS) == VALUES)
 
-    def ask(self, master: MasterProcess, message: Message, timeout_s: float = 5.0) -> Message:
+    def ask(self, master: MasterProcess, message: Message, timeout_s: float = 30.0) -> Message:
         """Straight to one master, as a client that knows no map."""
         connection = RpcConnection(master.address, Hello(PROTOCOL_VERSION, "client", "t"), decode_from_master)
         try:
@@ -152,7 +157,7 @@ def test_any_master_and_etcd_itself_tell_who_there_is(cluster: Cluster) -> None:
     ways = [cluster.masters[1].address, f"127.0.0.1:1,{cluster.masters[2].address}"]
     ways += [f"etcd://127.0.0.1:1;{cluster.etcd.endpoint}", f"etcd://{cluster.etcd.endpoint}/default"]
     for master in ways:
-        with StoreClient(ClientSettings(master=master)) as client:
+        with StoreClient(ClientSettings(master=master, timeout_s=20)) as client:
             assert client.batch_get(KEYS) == VALUES, master
     with StoreClient(ClientSettings(master=f"etcd://{cluster.etcd.endpoint}/other")) as client:
         assert client.batch_get(KEYS[:3]) == [None] * 3
@@ -171,8 +176,8 @@ def test_what_one_master_records_all_know_and_keep(cluster: Cluster) -> None:
     cluster.ask(cluster.masters[0], SetTenant("red", 5 << 30))
     cluster.ask(cluster.masters[0], Drain("n0", True))
     for master in cluster.masters:
-        wait_until(lambda master=master: quotas(master) == {"red": 5 << 30}, 30)  # type: ignore[misc]
-        wait_until(lambda master=master: draining(cluster, master) == {"n0"}, 30)  # type: ignore[misc]
+        wait_until(lambda master=master: quotas(master) == {"red": 5 << 30})  # type: ignore[misc]
+        wait_until(lambda master=master: draining(cluster, master) == {"n0"})  # type: ignore[misc]
     cluster.ask(cluster.masters[1], Drain("n0", False))
     victim = cluster.masters[2]
     victim.kill()
@@ -184,7 +189,7 @@ def test_what_one_master_records_all_know_and_keep(cluster: Cluster) -> None:
     )
     assert answers == [{"red": 6 << 30}], "the first thing that it says"
     for master in cluster.masters:
-        wait_until(lambda master=master: not draining(cluster, master), 30)  # type: ignore[misc]
+        wait_until(lambda master=master: not draining(cluster, master))  # type: ignore[misc]
     cluster.settled()
     cluster.all_there()
 
@@ -197,8 +202,8 @@ def draining(cluster: Cluster, master: MasterProcess) -> set[str]:
 
 def test_a_node_finds_the_masters_in_etcd(cluster: Cluster) -> None:
     with NodeProcess(f"etcd://{cluster.etcd.endpoint}", name="late", prefault=False) as node:
-        wait_until(lambda: node_facts(node)["master_connected"] == 3, 30)
-    wait_until(lambda: sum(entry.state == 1 for entry in cluster.client.cluster_map().nodes) == 2, 30)
+        wait_until(lambda: node_facts(node)["master_connected"] == 3)
+    wait_until(lambda: sum(entry.state == 1 for entry in cluster.client.cluster_map().nodes) == 2)
 
 
 def test_a_master_refuses_what_is_not_its_own_and_says_as_of_when(cluster: Cluster) -> None:
@@ -216,7 +221,7 @@ def test_a_master_refuses_what_is_not_its_own_and_says_as_of_when(cluster: Clust
 
 def test_a_master_with_other_settings_does_not_start(cluster: Cluster) -> None:
     command = [sys.executable, "-m", "moonpool.master", "--port", "0", *cluster.flags, "--shards", "7"]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert "was made with 6" in ended.stderr
 
@@ -226,12 +231,12 @@ def test_sigterm_hands_over_without_losing_an_entry(cluster: Cluster) -> None:
     leaving = cluster.masters[0]
     start_s = time.monotonic()
     os.kill(leaving.pid, signal.SIGTERM)
-    wait_until(lambda: not leaving.alive, 30)
+    wait_until(lambda: not leaving.alive)
     took_s = time.monotonic() - start_s
     cluster.settled(2)
     wait_until(lambda: cluster.copies() == before)
     cluster.all_there()  # not at once: its breaker may wait a second before it asks that address again
-    assert took_s < 2.5, "less than the lease: it was given away, not waited for"
+    assert took_s < LEASE_S, "less than the lease: it was given away, not waited for"
     assert "is given away" in leaving.output()
     leaving.start()
     cluster.settled()
@@ -241,7 +246,7 @@ def test_sigterm_hands_over_without_losing_an_entry(cluster: Cluster) -> None:
 
 def test_a_killed_master_is_replaced_within_its_lease(cluster: Cluster) -> None:
     """What it has acknowledged holds: removed objects, which its entry log still names, are not back for a moment."""
-    wait_until(lambda: cluster.logged(), 30)
+    wait_until(lambda: cluster.logged())
     gone, kept = KEYS[::4], [key for i, key in enumerate(KEYS) if i % 4]
     values = [key.encode() * 50 for key in kept]
     removed = cluster.client.batch_remove(gone, force=True)
@@ -255,12 +260,12 @@ def test_a_killed_master_is_replaced_within_its_lease(cluster: Cluster) -> None:
         called_s = time.monotonic()
         assert not any(cluster.client.batch_is_exist(gone)), "a take-over has undone a removal"
         slowest_s = max(slowest_s, time.monotonic() - called_s)
-        assert time.monotonic() < start_s + 30
+        assert time.monotonic() < start_s + 60
         time.sleep(0.05)
-    assert time.monotonic() - start_s < LEASE_S + 5, (
+    assert time.monotonic() - start_s < at_most(LEASE_S), (
         "etcd looks at leases twice a second; the rest is this machine"
     )
-    assert slowest_s < 2.5, "calls keep to their deadline of 2 s meanwhile"
+    assert slowest_s < at_most(TIMEOUT_S), "calls keep to their deadline meanwhile"
     wait_until(lambda: cluster.copies() == before)
     assert not any(cluster.client.batch_is_exist(gone))
     victim.start()
@@ -274,10 +279,10 @@ def test_a_master_that_was_stopped_past_its_lease_answers_nothing_stale(cluster:
     deposed = cluster.masters[2]
     hello = Hello(PROTOCOL_VERSION, "client", "t")
     connection = RpcConnection(deposed.address, hello, decode_from_master)
-    owned = connection.call(GetStatus(), time.monotonic() + 5).facts["shards_owned"]  # type: ignore[attr-defined]
+    owned = connection.call(GetStatus(), soon()).facts["shards_owned"]  # type: ignore[attr-defined]
     assert owned == 2
     spec, hashes = objects_keyspace(), hashes_of(KEYS)
-    connection.call(RegisterKeyspace(spec), time.monotonic() + 5)
+    connection.call(RegisterKeyspace(spec), soon())
     deposed.freeze()
     try:
         cluster.settled(2)
@@ -291,7 +296,7 @@ def test_a_master_that_was_stopped_past_its_lease_answers_nothing_stale(cluster:
         sock.sendall(encode_frame(9, encode(waiting)))
     finally:
         deposed.thaw()
-    _, answer = connection._receive(sock, time.monotonic() + 10)
+    _, answer = connection._receive(sock, soon())
     connection.close()
     assert isinstance(answer, Failed), "or it said that removed objects are there"
     cluster.settled()
@@ -307,7 +312,7 @@ def node_facts(node: NodeProcess) -> dict[str, int | float | str]:
     hello = Hello(PROTOCOL_VERSION, "client", "t")
     connection = RpcConnection(node.address, hello, decode_from_node)
     try:
-        reply = connection.call(GetStatus(), time.monotonic() + 5)
+        reply = connection.call(GetStatus(), soon())
         return reply.facts  # type: ignore[attr-defined,no-any-return]
     except MoonpoolError:
         return {"stale_pushes": 0}

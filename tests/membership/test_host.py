@@ -53,7 +53,7 @@ class Stage:
         return asyncio.create_task(self.host.load(2, epoch))
 
     async def readers(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.store.readers) < count:
                 await asyncio.sleep(0)
 

@@ -13,7 +13,7 @@ from client.chains import chained
 from support.etcd_members import EtcdMembers
 from support.etcd_server import PASSWORD
 from support.processes import MasterProcess, NodeProcess
-from support.waiting import wait_until
+from support.waiting import at_most, soon, wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import ConfigError, MoonpoolError, RpcFailed, Unauthorized, Unreachable
@@ -24,6 +24,7 @@ from moonpool.store_client.directory import Directory
 pytestmark = pytest.mark.etcd
 
 SHARDS = 4
+LEASE_S = 7
 KEYS = [f"object {i}" for i in range(40)]
 VALUES = [key.encode() * 30 for key in KEYS]
 
@@ -49,11 +50,11 @@ class Closed:
         for member in self.etcd.members[1:]:
             member.token = self.etcd.members[0].token
         where = f"etcd://{self.etcd.endpoints}"
-        flags = ["--store", where, "--shards", str(SHARDS), "--lease-s", "3"]
+        flags = ["--store", where, "--shards", str(SHARDS), "--lease-s", str(LEASE_S)]
         flags += [f"--{name.replace('_', '-')}={value}" for name, value in self.login.items()]
         self.masters = [stack.enter_context(MasterProcess(flags)) for _ in range(2)]
         self.node = stack.enter_context(NodeProcess(where, name="n0", prefault=False, **self.login))
-        self.settings = ClientSettings.model_validate({"master": where, **self.login})
+        self.settings = ClientSettings.model_validate({"master": where, "timeout_s": 10, **self.login})
         self.client = stack.enter_context(StoreClient(self.settings))
 
     def shared(self) -> bool:
@@ -81,7 +82,7 @@ class Closed:
             statuses = self.client.batch_put(keys, VALUES)
             return set(statuses) <= {Status.OK, Status.EXISTS} and self.client.batch_get(keys) == VALUES
 
-        wait_until(reached, 30)
+        wait_until(reached)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Closed]:
     with ExitStack() as stack:
         made = Closed(stack, tmp_path_factory.mktemp("closed"))
         try:
-            wait_until(made.shared, 30)
+            wait_until(made.shared)
         except BaseException:
             print(*(one.output() for one in (*made.masters, made.node)), sep="\n=====\n")
             raise
@@ -97,14 +98,14 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Closed]:
 
 
 def test_masters_are_found_by_whoever_may_read_them(closed: Closed, tmp_path: Path) -> None:
-    found = Directory.of(closed.settings).find(time.monotonic() + 10)
+    found = Directory.of(closed.settings).find(soon())
     assert found == sorted(master.address for master in closed.masters)
     closed.put("first")
 
     def refusal(**changed: str) -> Exception:
         settings = closed.settings.model_copy(update=changed)
         with pytest.raises(MoonpoolError) as raised:
-            Directory.of(settings).find(time.monotonic() + 5)
+            Directory.of(settings).find(soon())
         assert PASSWORD not in str(raised.value) and PASSWORD not in repr(settings)
         return raised.value
 
@@ -122,9 +123,9 @@ def test_masters_are_found_by_whoever_may_read_them(closed: Closed, tmp_path: Pa
 
 def test_a_forgotten_token_is_fetched_again(closed: Closed) -> None:
     directory = Directory.of(closed.settings)
-    found = directory.find(time.monotonic() + 10)
+    found = directory.find(soon())
     directory._etcd._token = "forgotten.1"
-    assert directory.find(time.monotonic() + 10) == found
+    assert directory.find(soon()) == found
 
 
 def test_a_dead_member_stops_nobody(closed: Closed) -> None:
@@ -134,15 +135,15 @@ def test_a_dead_member_stops_nobody(closed: Closed) -> None:
     victim.kill()
     try:
         start_s = time.monotonic()
-        wait_until(closed.recorded, 30)
+        wait_until(closed.recorded)
         took_s = time.monotonic() - start_s
         closed.put("meanwhile")
         with StoreClient(closed.settings) as late:
-            wait_until(lambda: late.batch_get([f"meanwhile {key}" for key in KEYS]) == VALUES, 30)
+            wait_until(lambda: late.batch_get([f"meanwhile {key}" for key in KEYS]) == VALUES)
         with NodeProcess(closed.settings.master, name="late", prefault=False, **closed.login) as node:
-            wait_until(lambda: node.status()["master_connected"] == 2, 30)
-        time.sleep(3.5)  # longer than a lease
-        assert took_s < 10
+            wait_until(lambda: node.status()["master_connected"] == 2)
+        time.sleep(LEASE_S + 0.5)  # longer than a lease
+        assert took_s < at_most(3)
         assert closed.shared()
         assert closed.client.cluster_map().masters == before.masters, "no master lost its lease"
     finally:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from support.waiting import at_most, soon
 
 from moonpool.schemas.packed import U64
 from moonpool.store_client.raw_memory import address_of
@@ -41,7 +42,7 @@ def test_bytes_arrive_in_order(pair: tuple[socket.socket, socket.socket], sizes:
     to = np.zeros(room, dtype=np.uint8)
     columns = np.array(sizes, dtype=np.uint64)
     places, targets = scattered(rng, source, sizes), scattered(rng, to, sizes)
-    deadline_s = time.monotonic() + 10
+    deadline_s = soon()
     sender = threading.Thread(target=send_pieces, args=(pair[0], places, columns, deadline_s))
     sender.start()
     receive_pieces(pair[1], targets, columns, deadline_s)
@@ -61,7 +62,7 @@ def test_deadlines_are_kept_on_both_sides(pair: tuple[socket.socket, socket.sock
         start_s = time.monotonic()
         with pytest.raises(TimeoutError):
             move(pair[0], address, size, start_s + 0.2)
-        assert 0.15 < time.monotonic() - start_s < 1.5
+        assert 0.15 < time.monotonic() - start_s < at_most(0.2)
 
 
 def test_a_gone_peer_is_an_error(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -73,6 +74,6 @@ def test_a_gone_peer_is_an_error(pair: tuple[socket.socket, socket.socket]) -> N
     pair[1].sendall(b"half")
     pair[1].close()
     with pytest.raises(ConnectionResetError):
-        receive_pieces(pair[0], address, size, time.monotonic() + 5)
+        receive_pieces(pair[0], address, size, soon())
     with pytest.raises(BrokenPipeError):
-        send_pieces(pair[0], address, size, time.monotonic() + 5)
+        send_pieces(pair[0], address, size, soon())

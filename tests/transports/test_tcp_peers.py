@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from support.waiting import at_most, soon
 from transports.bad_node import SIZE, BadNode, Serve, header, info_of, read_frame
 from transports.memory_transport import batch_of, scattered
 
@@ -51,7 +52,7 @@ def node() -> Iterator[Callable[..., tuple[BadNode, TcpTransport]]]:
         yield make
 
 
-def read(transport: TcpTransport, timeout_s: float = 5.0, memory: np.ndarray | None = None) -> int:
+def read(transport: TcpTransport, timeout_s: float = 30.0, memory: np.ndarray | None = None) -> int:
     memory = np.zeros(SIZE, dtype=np.uint8) if memory is None else memory
     batch = batch_of([0], scattered(memory, 1, 1, SIZE))
     return int(transport.read(batch, time.monotonic() + timeout_s)[0])
@@ -125,7 +126,7 @@ def test_silence_costs_one_deadline(node: Callable[..., tuple[BadNode, TcpTransp
     bad, transport = node(silent, answer())
     start_s = time.monotonic()
     assert read(transport, timeout_s=0.2) == Status.FAILED
-    assert 0.15 < time.monotonic() - start_s < 1.5
+    assert 0.15 < time.monotonic() - start_s < at_most(0.2)
     assert read(transport) == Status.OK
     assert bad.connections == 2
 
@@ -146,18 +147,18 @@ def test_one_lane_that_fails_leaves_the_others(node: Callable[..., tuple[BadNode
     _, transport = node(breaks, good, lanes=2)
     memory = np.zeros(2 * size, dtype=np.uint8)
     batch = batch_of([0, 1], scattered(memory, 2, 1, size))
-    statuses = transport.read(batch, time.monotonic() + 5)
+    statuses = transport.read(batch, soon())
     assert sorted(statuses.tolist()) == [Status.OK, Status.FAILED]
 
 
 def test_close_ends_a_read_under_way(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
     _, transport = node(silent)
     outcome: list[int] = []
-    thread = threading.Thread(target=lambda: outcome.append(read(transport, timeout_s=20)))
+    thread = threading.Thread(target=lambda: outcome.append(read(transport, timeout_s=60)))
     thread.start()
     time.sleep(0.2)
     start_s = time.monotonic()
     transport.close()
     thread.join()
-    assert time.monotonic() - start_s < 2
+    assert time.monotonic() - start_s < at_most(0.2)
     assert outcome == [Status.FAILED]
