@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ SIZE = 50_000
 def clients(tokens_file: Path) -> Iterator[dict[str, StoreClient]]:
     with (
         MasterProcess(["--tokens-file", str(tokens_file), "--quotas", "green=5MB"]) as master,
-        NodeProcess(master, tokens_file=tokens_file, token=TOKENS["node"]) as node,
+        NodeProcess(master, tokens_file=tokens_file, token=TOKENS["node"], begin_wait_s=5) as node,
     ):
         node.credentials = Credentials(TOKENS["admin"])
         node.wait_for("master_connected", 1)
@@ -40,7 +39,7 @@ def clients(tokens_file: Path) -> Iterator[dict[str, StoreClient]]:
                     token=TOKENS[name],
                     tenant=name,
                     transport="tcp",
-                    timeout_s=10,
+                    timeout_s=30,
                 )
             )
             for name in ("red", "blue", "admin")
@@ -50,13 +49,6 @@ def clients(tokens_file: Path) -> Iterator[dict[str, StoreClient]]:
         finally:
             for client in made.values():
                 client.close()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 def keys(tenant: str, count: int, first: int = 0) -> list[str]:

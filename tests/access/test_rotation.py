@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import socket
 import ssl
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.guarded import ENTRIES, TOKENS, Certificates, write_tokens
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import soon, wait_until
 
 from moonpool.schemas.errors import MoonpoolError, RpcFailed, Unauthorized
 from moonpool.schemas.framing import PROTOCOL_VERSION
@@ -23,17 +22,6 @@ from moonpool.store_client.rpc.tls import ClientTls
 from moonpool.store_client.transports.lane import Lane
 
 HELLO = Hello(PROTOCOL_VERSION, "client", "test")
-
-
-def soon() -> float:
-    return time.monotonic() + 10
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end_s = soon()
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 def refused(connection: RpcConnection) -> bool:
@@ -62,7 +50,7 @@ def test_a_withdrawn_token_ends_its_connections_and_no_others(tmp_path: Path) ->
             blue.call(GetStatus(), soon())
             socket_of_blue = blue._sock
             write_tokens(path, [entry for entry in ENTRIES if entry["name"] != "red"])
-            until(lambda: refused(red))
+            wait_until(lambda: refused(red))
 
             def lane_refused() -> bool:
                 try:
@@ -71,11 +59,11 @@ def test_a_withdrawn_token_ends_its_connections_and_no_others(tmp_path: Path) ->
                     return True
                 return False
 
-            until(lane_refused)
+            wait_until(lane_refused)
             blue.call(GetStatus(), soon())
             assert blue._sock is socket_of_blue
             write_tokens(path, ENTRIES)
-            until(lambda: not refused(red))
+            wait_until(lambda: not refused(red))
         finally:
             red.close()
             blue.close()
@@ -97,7 +85,7 @@ def test_a_token_that_changes_its_tenant_begins_again(tmp_path: Path) -> None:
             assert tenant() == "red"
             moved = [{**entry, "tenant": "green"} if entry["name"] == "red" else entry for entry in ENTRIES]
             write_tokens(path, moved)
-            until(lambda: tenant() == "green")
+            wait_until(lambda: tenant() == "green")
         finally:
             connection.close()
 
@@ -138,7 +126,7 @@ def test_new_connections_use_renewed_certificates(tmp_path: Path) -> None:
             before = {door: served_certificate(door) for door in (master.address, node.info.data_address)}
             certificates.renew()
             for door, shown in before.items():
-                until(lambda door=door, shown=shown: served_certificate(door) != shown)
+                wait_until(lambda door=door, shown=shown: served_certificate(door) != shown)
             old.call(GetStatus(), soon())
             assert old._sock is socket_of_old, "connections live on"
             new = RpcConnection(master.address, HELLO, decode_from_master, Credentials(tls=tls))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from support.guarded import TOKENS
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import soon, wait_until
 
 from moonpool.schemas import messages as m
 from moonpool.schemas.config import ClientSettings
@@ -40,10 +40,6 @@ def spec_of(tenant: str) -> KeyspaceSpec:
     return KeyspaceSpec(kind=Kind.CHAINED, name="model", shard_bytes=(BLOCK_BYTES,), tenant=tenant)
 
 
-def soon() -> float:
-    return time.monotonic() + 10
-
-
 class Shared:
     """One pool, and a client of each tenant."""
 
@@ -59,7 +55,7 @@ class Shared:
             token=TOKENS[name],
             tenant=name,
             transport="tcp",
-            timeout_s=10,
+            timeout_s=30,
         )
 
     def ask(self, door: str, name: str, message: m.Message) -> m.Message:
@@ -101,9 +97,7 @@ def stored(shared: Shared) -> bytes:
     red = shared.clients["red"]
     keyspace = red.register_keyspace(spec_of("red"))
     assert set(put(red, keyspace)) == {m.Status.OK}
-    end_s = soon()
-    while red.match(keyspace, CHAIN) < len(CHAIN):
-        assert time.monotonic() < end_s
+    wait_until(lambda: red.match(keyspace, CHAIN) == len(CHAIN))
     return keyspace
 
 
@@ -130,9 +124,7 @@ def test_the_same_prompt_is_no_hit_for_another_tenant(shared: Shared, stored: by
     assert m.Status.OK not in statuses.tolist() and not room.any()
     assert {**blue.status(), "keyspaces": 0} == {**before, "keyspaces": 0}
     assert set(put(blue, keyspace)) == {m.Status.OK}, "not EXISTS: that would tell"
-    end_s = soon()
-    while blue.match(keyspace, CHAIN) < len(CHAIN):
-        assert time.monotonic() < end_s
+    wait_until(lambda: blue.match(keyspace, CHAIN) == len(CHAIN))
 
 
 def test_no_count_of_one_depends_on_the_other(shared: Shared, stored: bytes) -> None:

@@ -36,7 +36,7 @@ class PinningCopier(HostCopier):
 def test_a_devices_memory_is_pinned_once_and_given_back() -> None:
     copier = PinningCopier()
     with MasterProcess() as master, NodeProcess(master, size=8 << 20):
-        with StoreClient(ClientSettings(master=master.address), copier=copier) as client:
+        with StoreClient(ClientSettings(master=master.address, timeout_s=20), copier=copier) as client:
             wait_until(lambda: client.prepare() == 1)
             assert client.prepare() == 1
             assert sum(copier.pinned.values()) >= 8 << 20
@@ -45,9 +45,12 @@ def test_a_devices_memory_is_pinned_once_and_given_back() -> None:
 
 def test_prepare_with_host_memory_and_without_a_node() -> None:
     with MasterProcess() as master:
-        with StoreClient(ClientSettings(master=master.address)) as client:
+        with StoreClient(ClientSettings(master=master.address, timeout_s=20)) as client:
             assert client.prepare() == 0
-        with NodeProcess(master, size=8 << 20), StoreClient(ClientSettings(master=master.address)) as client:
+        with (
+            NodeProcess(master, size=8 << 20),
+            StoreClient(ClientSettings(master=master.address, timeout_s=20)) as client,
+        ):
             wait_until(lambda: client.prepare() == 1)
             client.put("key", b"value")
             assert client.get("key") == b"value"

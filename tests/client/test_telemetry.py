@@ -38,7 +38,7 @@ def test_transfers_are_counted_by_transport(client: StoreClient) -> None:
 def test_a_master_that_is_away_is_told() -> None:
     with MasterProcess() as master:
         address = master.address
-    with StoreClient(ClientSettings(master=address)) as client:
+    with StoreClient(ClientSettings(master=address, timeout_s=20)) as client:
         assert client.take_telemetry().open_breakers["master"] == 0
         with pytest.raises(Unreachable):
             client.status(timeout_s=5)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.freezing import freeze, thaw
 from support.mooncake_pools import Memory, Pool
-from support.waiting import wait_until
+from support.waiting import at_most, wait_until
 
 import moonpool.store_client.mooncake as moonpool_module
 from moonpool.schemas.errors import UsedAfterFork
@@ -23,7 +23,6 @@ from moonpool.schemas.errors import UsedAfterFork
 VALUE_BYTES = 900_000
 OWNER = Path(__file__).parents[1] / "support" / "mooncake_owner.py"
 DEADLINE_S = 2.0
-SLACK_S = 1.0
 
 
 def timed(call: Any, *arguments: Any) -> tuple[Any, float]:
@@ -43,30 +42,31 @@ def test_a_killed_master(own_pool: Pool) -> None:
     assert store.health_check() == own_pool.expected("health", mooncake=0, moonpool=2)
     answer, took_s = timed(store.batch_is_exist, ["key", "other"])
     assert [code < 0 for code in answer] == [True, True]
-    assert took_s < 1
+    assert took_s < at_most(0.5)
     refused = store.put("other", b"value")
     assert refused == own_pool.expected("unreachable-put", mooncake=-900, moonpool=-800)
     assert store.get("key") == b""
 
 
 def test_a_frozen_master(own_pool: Pool) -> None:
-    store = own_pool.store()
-    assert store.put("key", b"value") == 0
+    store = own_pool.store(timeout_s=DEADLINE_S)
+    wait_until(lambda: store.put("key", b"value") == 0)
     own_pool.master.freeze()
     answers: list[int] = []
     asking = threading.Thread(target=lambda: answers.append(store.is_exist("key")))
     start_s = time.monotonic()
     asking.start()
-    asking.join(DEADLINE_S + SLACK_S)
+    asking.join(at_most(DEADLINE_S))
     waits = own_pool.expected("frozen-master", mooncake=True, moonpool=False)
     try:
         assert asking.is_alive() == waits  # Mooncake's goes on for 30 s
         if own_pool.ours:
             assert time.monotonic() - start_s > DEADLINE_S / 2
             assert answers[0] < 0
-            answer, took_s = timed(store.batch_is_exist, ["key"] * 1000)
-            assert set(answer) == {-2001}
-            assert took_s < 0.5  # the breaker: asked again in a second
+            # The breaker answers at once; a second after each failure one call asks the master again.
+            answers_s = [timed(store.batch_is_exist, ["key"] * 1000) for _ in range(3)]
+            assert all(code < 0 for answer, _ in answers_s for code in answer)
+            assert min(took_s for _, took_s in answers_s) < DEADLINE_S / 2
             assert store.put("other", b"value") < 0
             assert store.get("key") == b""
             assert store.health_check() == 2
@@ -74,7 +74,7 @@ def test_a_frozen_master(own_pool: Pool) -> None:
         own_pool.master.thaw()
     asking.join()
     wait_until(lambda: store.is_exist("key") == 1)
-    assert store.get("key") == b"value"
+    wait_until(lambda: store.get("key") == b"value")
     assert store.health_check() == 0
 
 
@@ -155,11 +155,11 @@ def test_a_killed_owner(own_pool: Pool) -> None:
         owner.wait()
         start_s = time.monotonic()
         if own_pool.ours:
-            wait_until(lambda: store.batch_is_exist(names) == [0] * 20, 5)  # a miss, which an engine computes
+            wait_until(lambda: store.batch_is_exist(names) == [0] * 20)  # a miss, which an engine computes
         else:
             assert store.batch_is_exist(names) == [1] * 20  # hits that can't be read, for some 10 s
         assert store.get_batch(names) == [b""] * 20
-        assert time.monotonic() - start_s < 20
+        assert time.monotonic() - start_s < at_most(10)
         assert store.is_exist("another") == 0
 
 
@@ -167,19 +167,19 @@ def test_a_frozen_owner_costs_one_deadline() -> None:
     """Only ours: a copy from a frozen owner costs Mooncake 30 s."""
     with Pool("moonpool") as pool:
         others = nodes_of_this_process()
-        store = pool.store()
-        assert store.put("key", b"value" * 1000) == 0
+        store = pool.store(timeout_s=DEADLINE_S)
+        wait_until(lambda: store.put("key", b"value" * 1000) == 0)
         (pid,) = set(nodes_of_this_process()) - set(others)
         freeze(pid)
         try:
             code, took_s = timed(store.put, "other", b"value" * 1000)
             assert code < 0
-            assert took_s < 2 * DEADLINE_S + SLACK_S
+            assert took_s < at_most(2 * DEADLINE_S)
             assert store.put("other", b"value" * 1000) < 0
         finally:
             thaw(pid)
-        wait_until(lambda: store.put("another", b"value") == 0, 20)
-        assert store.get("another") == b"value"
+        wait_until(lambda: store.put("another", b"value") == 0)
+        wait_until(lambda: store.get("another") == b"value")
         assert store.get("key") in (b"", b"value" * 1000)
 
 
@@ -228,5 +228,5 @@ def test_setup_without_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
     store = moonpool_module.MooncakeDistributedStore()
     answer, took_s = timed(store.setup, "127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", "127.0.0.1:1")
     assert answer == -1
-    assert took_s < 3
+    assert took_s < at_most(3)
     assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", "not an address") == -600

@@ -104,7 +104,7 @@ def moonpool() -> Iterator[Pool]:
 @pytest.fixture(scope="module")
 def client(moonpool: Pool) -> Iterator[StoreClient]:
     """To look behind the store."""
-    with StoreClient(ClientSettings(master=moonpool.master.address)) as client:
+    with StoreClient(ClientSettings(master=moonpool.master.address, timeout_s=20)) as client:
         yield client
 
 

@@ -71,7 +71,7 @@ def test_lmcache(own_pool: Pool) -> None:
 
     async def use() -> None:
         async def within(call: Any, *arguments: Any) -> Any:
-            return await asyncio.wait_for(asyncio.to_thread(call, *arguments), 10)
+            return await asyncio.wait_for(asyncio.to_thread(call, *arguments), 60)
 
         keys = [f"vllm@model@1@0@{i:x}@half" for i in range(8)]
         assert store.register_buffer(memory.address, 1 << 20) == 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.mooncake_pools import Pool
+from support.mooncake_pools import Pool, patience
 from support.ports import free_ports
 from support.tiny_model import VOCABULARY, make_tiny_model
 
@@ -78,7 +78,7 @@ class Engine:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, **ENVIRONMENT, "MOONCAKE_CONFIG_PATH": str(config)},
+            env={**os.environ, **ENVIRONMENT, **patience(4.0), "MOONCAKE_CONFIG_PATH": str(config)},
         )
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ def test_a_block_is_one_row_with_a_rank(pool: Pool, engines: list[Engine]) -> No
         return
     from moonpool.store_client import ClientSettings, StoreClient
 
-    with StoreClient(ClientSettings(master=pool.master.address)) as client:
+    with StoreClient(ClientSettings(master=pool.master.address, timeout_s=20)) as client:
         (spec,) = [spec for spec in client.list_keyspaces() if spec.name == "tiny"]
         assert (spec.world, spec.hash_bytes) == (8, 32)
         listed = client.list_objects(spec)
@@ -208,10 +208,10 @@ def test_a_frozen_master_costs_a_short_pause(pool: Pool, engines: list[Engine]) 
         start_s = time.monotonic()
         second.order("generate", prompt=prompt, tokens=16)
         if pool.ours:
-            assert second.answer(20)["reason"] == "length"
+            assert second.answer(60)["reason"] == "length"
             took_s = time.monotonic() - start_s
             assert second.generate(prompt_of(201))["reason"] == "length"
-            assert took_s < 12
+            assert took_s < 25  # Mooncake's costs 30 s
         else:
             with pytest.raises(TimeoutError):
                 second.answer(12)
@@ -219,7 +219,7 @@ def test_a_frozen_master_costs_a_short_pause(pool: Pool, engines: list[Engine]) 
         pool.master.thaw()
     if not pool.ours:
         assert second.answer()["reason"] == "length"
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 90
     while time.monotonic() < deadline_s:
         fresh = prompt_of(int(deadline_s * 1000) + int(time.monotonic() * 1000))
         second.generate(fresh)

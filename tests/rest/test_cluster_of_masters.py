@@ -91,7 +91,7 @@ def test_a_frozen_master_is_named(cluster: Cluster) -> None:
         with ThreadPoolExecutor() as threads:
             block = threads.submit(cluster.ask, 0, f"blocks?key={KEYSPACE}/{there}")
             status, page = cluster.ask(0, "masters")
-            code, failure = block.result(30)
+            code, failure = block.result(120)
     finally:
         frozen.thaw()
     assert status == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import zmq
 from support.ports import free_pair
 from support.report_node import KEYSPACE, SPEC, entries_of
 from support.rest_master import HASHES, RestMaster, real_chain
+from support.waiting import wait_until
 
 from moonpool.master.chained import ChainedTable
 from moonpool.master.kv_events import END, QUEUE_MAX, RESYNC, KvPublisher
@@ -103,17 +103,18 @@ def applied(payloads: list[bytes]) -> set[Any]:
 
 def until(router: Router, wanted: set[bytes], first: int = 0) -> list[tuple[int, bytes]]:
     """All that is kept, as soon as it says what is wanted."""
-    end_s = time.monotonic() + 20
-    while True:
-        kept = router.ask(first.to_bytes(8, "big"))
-        if applied([payload for _, payload in kept]) == wanted:
-            return kept
-        assert time.monotonic() < end_s, kept
-        time.sleep(0.05)
+    kept: list[tuple[int, bytes]] = []
+
+    def said() -> bool:
+        kept[:] = router.ask(first.to_bytes(8, "big"))
+        return applied([payload for _, payload in kept]) == wanted
+
+    wait_until(said)
+    return kept
 
 
 def remove(master: RestMaster, block_hash: bytes) -> None:
-    with StoreClient(ClientSettings(master=master.address)) as client:
+    with StoreClient(ClientSettings(master=master.address, timeout_s=20)) as client:
         client.register_keyspace(SPEC)
         client.remove(KEYSPACE, [block_hash])
 
@@ -203,7 +204,7 @@ def test_prefixes_and_routes(master: RestMaster) -> None:
     (found,) = client.post("/api/v1/prefixes", json=body).json()["items"]
     assert (found["blocks"], found["asked_blocks"], found["keyspace"]) == (6, 8, KEYSPACE.hex())
     assert [(node["node"], node["score"]) for node in found["nodes"]] == [("n1", 0.75)]
-    with StoreClient(ClientSettings(master=master.address)) as engine:
+    with StoreClient(ClientSettings(master=master.address, timeout_s=20)) as engine:
         engine.cluster_map()
         routed = client.get("/api/v1/route", params={"hashes": ",".join(body["hashes"])}).json()["items"]
     assert routed[0]["blocks"] == 6 and len(routed[0]["engines"]) == 1

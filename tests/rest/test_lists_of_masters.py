@@ -48,8 +48,8 @@ def pool(cluster: Cluster) -> Iterator[Cluster]:
             asked[number] += 1
             return client.match(keyspace, chain) == len(chain)
 
-        wait_until(is_there, 30)
-        wait_until(is_ready, 30)
+        wait_until(is_there)
+        wait_until(is_ready)
     for more, chain in enumerate(CHAINS):
         for _ in range(max(asked) + more - asked[more]):
             client.match(keyspace, chain)
@@ -180,10 +180,10 @@ def test_events_of_both_are_read_once_through_either(pool: Cluster) -> None:
 def test_a_stream_goes_on_where_it_ended_at_another_master(pool: Cluster) -> None:
     def read(asked: int, last: str) -> list[dict[str, str]]:
         request = urllib.request.Request(
-            f"{pool.pages[asked]}/api/v1/events/stream?seconds=1.5",
+            f"{pool.pages[asked]}/api/v1/events/stream?seconds=2.5",
             headers={"authorization": f"Bearer {TOKENS['admin']}", "last-event-id": last},
         )
-        with urllib.request.urlopen(request, timeout=30, context=pool.trust) as answer:
+        with urllib.request.urlopen(request, timeout=120, context=pool.trust) as answer:
             parts = answer.read().decode().split("\n\n")
         events = [part for part in parts if part.startswith("id:")]
         return [dict(line.split(": ", 1) for line in part.split("\n")) for part in events]
@@ -193,7 +193,9 @@ def test_a_stream_goes_on_where_it_ended_at_another_master(pool: Cluster) -> Non
     assert len({event["data"] for event in whole}) == len(whole) > 4
     rest = read(1, whole[2]["id"])
     assert {event["event"] for event in rest} >= {"drain"}
-    assert {event["data"] for event in rest} == {event["data"] for event in whole[3:]}
+    told = {event["data"] for event in rest}  # and what has happened since
+    assert told >= {event["data"] for event in whole[3:]}
+    assert not told & {event["data"] for event in whole[:3]}
 
 
 @pytest.mark.parametrize("asked", [0])
@@ -203,7 +205,7 @@ def test_history_is_the_sum(pool: Cluster, asked: int) -> None:
         return [answers[0]["items"][-1], answers[1]["items"][-1], answers[0]["unanswered"]]
 
     blocks = pool.ask(asked, "cluster")[1]["blocks"]
-    wait_until(lambda: newest()[0]["blocks"] == blocks, 30)
+    wait_until(lambda: newest()[0]["blocks"] == blocks)
     whole, own, unanswered = newest()
     assert unanswered == [] and whole["asked_blocks"] > own["asked_blocks"] > 0
     assert 0 < whole["ceiling"] <= 1

@@ -16,7 +16,7 @@ FRESH = real_chain(4, "fresh")
 
 async def put_start(address: str, request: str, session: str, hashes: list[bytes]) -> PutStarted:
     hello = Hello(PROTOCOL_VERSION, role="client", client="engine")
-    connection = await AsyncRpcConnection.connect(address, hello, decode_from_master, timeout_s=5)
+    connection = await AsyncRpcConnection.connect(address, hello, decode_from_master, timeout_s=30)
     item = PutItem(KEYSPACE, 0, 0, b"", join_hashes(hashes), 4096, 0, request, session)
     reply = await connection.call(PutStart([item]), 5)
     await connection.close()

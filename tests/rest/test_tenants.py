@@ -77,7 +77,7 @@ def test_tenants_of_two_masters(cluster: Cluster, asked: int) -> None:
         found: dict[str, Any] = cluster.ask(master, f"tenants/{name}")[1]
         return found
 
-    wait_until(lambda: set(cluster.client.batch_put(KEYS, KEYS_AS_VALUES)) <= {Status.OK, Status.EXISTS}, 30)
+    wait_until(lambda: set(cluster.client.batch_put(KEYS, KEYS_AS_VALUES)) <= {Status.OK, Status.EXISTS})
     assert of(asked)["blocks"] >= len(KEYS) and of(asked)["unanswered"] == []
     status, answer = cluster.ask(asked, "tenants/red", {"quota_bytes": 1 << 30}, method="PUT")
     assert status == 200 and answer["unanswered"] == []

@@ -74,7 +74,7 @@ def master(folder: Path) -> Iterator[RestMaster]:
 def test_a_text_s_prefix_is_found(master: RestMaster) -> None:
     spec, other = spec_of(), spec_of(hash_algorithm="xxhash")
     hashes = chain_of(list(range(12)))
-    with StoreClient(ClientSettings(master=master.address)) as client:
+    with StoreClient(ClientSettings(master=master.address, timeout_s=20)) as client:
         client.register_keyspace(spec)
         client.register_keyspace(other)
     entries = msgspec.structs.replace(

@@ -12,7 +12,7 @@ from moonpool.store_client import StoreClient
 def test_what_prompts_begin_with() -> None:
     absent = real_chain(4, "absent")
     with RestMaster() as master:
-        with StoreClient(ClientSettings(master=master.address)) as client:
+        with StoreClient(ClientSettings(master=master.address, timeout_s=20)) as client:
             client.register_keyspace(SPEC)
             for count in (10, 7, 1):
                 client.match(KEYSPACE, HASHES[:count])
@@ -32,7 +32,7 @@ def test_what_prompts_begin_with() -> None:
 
 def test_pins_are_listed_in_pages() -> None:
     with RestMaster() as master:
-        with StoreClient(ClientSettings(master=master.address)) as client:
+        with StoreClient(ClientSettings(master=master.address, timeout_s=20)) as client:
             client.register_keyspace(SPEC)
             assert client.pin(KEYSPACE, HASHES[:2]) == 2
             assert client.pin(KEYSPACE, HASHES[5:6], ttl_s=60) == 1

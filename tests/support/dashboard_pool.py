@@ -47,7 +47,9 @@ class DashboardPool:
         self.node = NodeProcess(self.master.address, size=64 << 20, **settings)
         self.node.__enter__()
         self.client = StoreClient(
-            ClientSettings(master=self.master.address, run_dir=self.node.run_dir, token=self.token)
+            ClientSettings(
+                master=self.master.address, run_dir=self.node.run_dir, token=self.token, timeout_s=20
+            )
         )
         end_s = time.monotonic() + START_TIMEOUT_S
         while not self._answers():

@@ -16,7 +16,7 @@ def main(kind: str, master: str, count: int) -> None:
     for i in range(count):
         assert store.put(f"owned-{i}", bytes([i % 251]) * 10_000) == 0
     print("ready", flush=True)
-    time.sleep(120)
+    time.sleep(600)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Protocol, Self
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,10 +132,11 @@ class Pool:
         """What clients import from."""
         return importlib.import_module("moonpool.store_client.mooncake" if self.ours else "mooncake.store")
 
-    def store(self, size_bytes: int = SEGMENT_BYTES) -> Any:
-        """A store that contributes so much. Closed with the pool."""
+    def store(self, size_bytes: int = SEGMENT_BYTES, *, timeout_s: float = 20.0) -> Any:
+        """A store that contributes so much. Closed with the pool. `timeout_s`: of its calls; Mooncake's has its own."""
         store = self.module.MooncakeDistributedStore()
-        assert store.setup(*self.setup_arguments(size_bytes)) == 0
+        with patch.dict(os.environ, patience(timeout_s)):
+            assert store.setup(*self.setup_arguments(size_bytes)) == 0
         self._stack.callback(store.close)
         return store
 
@@ -153,6 +155,11 @@ class Pool:
         """What this kind answers where the two differ on purpose."""
         assert difference in DIFFERENCES
         return moonpool if self.ours else mooncake
+
+
+def patience(timeout_s: float = 20.0) -> dict[str, str]:
+    """Variables of a process whose Moonpool store waits for slow servers, also where it has to make room first."""
+    return {"MOONPOOL_CLIENT_TIMEOUT_S": str(timeout_s), "MOONPOOL_NODE_BEGIN_WAIT_S": "5"}
 
 
 class Memory:

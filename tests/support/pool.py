@@ -25,7 +25,7 @@ class Pool:
     def __init__(self, master: MasterProcess, node: NodeProcess) -> None:
         self.master = master
         self.node = node
-        self.client = StoreClient(ClientSettings(master=master.address, run_dir=node.run_dir))
+        self.client = StoreClient(ClientSettings(master=master.address, run_dir=node.run_dir, timeout_s=20))
 
     def __enter__(self) -> Self:
         return self

@@ -16,10 +16,10 @@ from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import Status
 from moonpool.store_client import StoreClient
-from moonpool.store_client.cli.serve import port_to_serve
 from moonpool.store_client.objects import hashes_of
 from support.etcd_server import EtcdServer
 from support.guarded import TOKENS, Certificates, write_tokens
+from support.ports import free_ports
 from support.processes import MasterProcess, NodeProcess
 from support.waiting import wait_until
 
@@ -37,14 +37,14 @@ class Cluster:
         certificates = Certificates(folder)
         self.trust = ssl.create_default_context(cafile=certificates.ca)
         guards = {**certificates.mutual, "tokens_file": str(write_tokens(folder / "tokens.json"))}
-        self.pages = [f"https://127.0.0.1:{port_to_serve('127.0.0.1', 0)}" for _ in range(2)]
+        self.pages = [f"https://127.0.0.1:{port}" for port in free_ports(2)]
         flags = [
             "--store",
             f"etcd://{etcd.endpoint}",
             "--shards",
             "4",
             "--lease-s",
-            "15",
+            "30",
             f"--dashboard={dashboard}",
         ]
         flags += [f"--{name.replace('_', '-')}={value}" for name, value in guards.items()]
@@ -56,13 +56,15 @@ class Cluster:
         stack.enter_context(NodeProcess(addresses, name="n0", prefault=False, token=TOKENS["node"], **guards))
         self.client = stack.enter_context(
             StoreClient(
-                ClientSettings(master=addresses, tenant="red", token=TOKENS["red"], **certificates.mutual)
+                ClientSettings(
+                    master=addresses, timeout_s=20, tenant="red", token=TOKENS["red"], **certificates.mutual
+                )
             )
         )
-        wait_until(lambda: sorted(map(len, self.owned())) == [2, 2], 30)
-        wait_until(lambda: set(self.client.batch_put(KEYS, KEYS_AS_VALUES)) <= {Status.OK, Status.EXISTS}, 30)
+        wait_until(lambda: sorted(map(len, self.owned())) == [2, 2])
+        wait_until(lambda: set(self.client.batch_put(KEYS, KEYS_AS_VALUES)) <= {Status.OK, Status.EXISTS})
         # A put is done once its node has it; a slow node's report to one of the masters may still be on its way.
-        wait_until(lambda: bool(self.ask(0, "cluster")[1]["blocks"] == len(KEYS)), 30)
+        wait_until(lambda: bool(self.ask(0, "cluster")[1]["blocks"] == len(KEYS)))
 
     def owned(self) -> list[list[int]]:
         """Shards by master."""
@@ -85,7 +87,7 @@ class Cluster:
             method=method,
         )
         try:
-            with urllib.request.urlopen(request, timeout=30, context=self.trust) as answer:
+            with urllib.request.urlopen(request, timeout=120, context=self.trust) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
