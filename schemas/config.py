@@ -84,7 +84,7 @@ class MasterSettings(Settings):
     hot_hits_per_min: int = Field(
         600,
         ge=0,
-        description="hits a minute from which on what prompts share gets one more copy, on another host; 0: never",
+        description="hits a minute for each of which what prompts share gets one more copy, on another host; 0: never",
     )
     events_host: str = Field("127.0.0.1", description="address that KV events are published at")
     events_port: int = Field(

@@ -22,7 +22,7 @@ from moonpool.schemas.messages import (
     Report,
     RunSlice,
 )
-from moonpool.schemas.runs import FIRST_BOUNDARY, split_runs
+from moonpool.schemas.runs import FIRST_BOUNDARY, STRIDE, split_runs
 from moonpool.store_client.prefix import STRIDE_BLOCKS
 
 HASH_BYTES = 32
@@ -51,6 +51,7 @@ class Costs:
 
     match: PerBlock
     locate: PerBlock
+    """Of one run."""
     renew: PerBlock
     put_start: PerBlock
     report: PerBlock
@@ -82,13 +83,13 @@ def calibrate() -> Costs:
     bench = _Bench()
     half = CHAIN_BLOCKS // 2
     match, match_half = bench.cost(bench.match(CHAIN_BLOCKS)), bench.cost(bench.match(half))
-    locate, locate_half = bench.cost(bench.locate(CHAIN_BLOCKS)), bench.cost(bench.locate(half))
+    locate, locate_half = bench.cost(bench.locate(STRIDE)), bench.cost(bench.locate(STRIDE // 2))
     renew = bench.cost(bench.renew())
     put, put_half = bench.puts(FRESH_BLOCKS), bench.puts(FRESH_BLOCKS // 2)
     report, report_half = bench.reports(FRESH_BLOCKS), bench.reports(FRESH_BLOCKS // 2)
     return Costs(
         match=_line(match, match_half, half),
-        locate=_line(locate, locate_half, half),
+        locate=_line(locate, locate_half, STRIDE // 2),
         renew=PerBlock(renew, 0.0),
         put_start=_line(put, put_half, FRESH_BLOCKS // 2),
         report=_line(report, report_half, FRESH_BLOCKS * RANKS // 2),
@@ -147,9 +148,9 @@ class _Bench:
         return Match(self._keyspace, [(at, b"".join(self._chain[at : at + n])) for at, n in runs])
 
     def locate(self, blocks: int) -> Locate:
-        """One rank of all blocks."""
-        runs = [RunSlice(self._chain[at + n - 1], at, n) for at, n in split_runs(0, blocks)]
-        return Locate(self._keyspace, 0, runs)
+        """One rank of some blocks of one run."""
+        run = RunSlice(self._chain[STRIDE + blocks - 1], STRIDE, blocks)
+        return Locate(self._keyspace, 0, [run])
 
     def renew(self) -> Renew:
         """One row."""

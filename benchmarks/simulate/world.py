@@ -203,7 +203,9 @@ class World:
         located_s = self.now_s
         for master, parts in self._parts(chain, cached, hit - cached).items():
             blocks = _blocks(parts)
-            locate_s = costs.locate.of(blocks) + costs.wire_s(LOCATION_BYTES * blocks)
+            locate_s = sum(costs.locate.of(run) for _, _, run in parts) + costs.wire_s(
+                LOCATION_BYTES * blocks
+            )
             work_s = costs.renew.of(1) + costs.wire_s(HASH_BYTES) + costs.ranks * locate_s
             self._note(parts, work_s)
             located_s = max(located_s, self.desks[master].take(self.now_s, work_s) + costs.round_trip_s)

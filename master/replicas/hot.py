@@ -1,4 +1,4 @@
-"""Parts of prompts that many ask for: one more copy on another host while they do, and none of it afterwards.
+"""Parts of prompts that many ask for: more copies on other hosts while they do, and none of them afterwards.
 
 What is copied is what all of those prompts share of a run: from its first block over the one that they were counted by,
 and on as far as one block alone follows another. Each run of a chain is counted for itself, as runs aren't linked.
@@ -41,10 +41,12 @@ class Heat:
         self._looked_s: float | None = None
         self.hot: dict[Name, float] = {}
         """Until when each is, unless it is seen hot again."""
+        self.copies: dict[Name, int] = {}
+        """How many more of each there should be: one for each time that it was hot enough for one, at its hottest."""
 
-    def look(self, hits: Mapping[Name, float], now_s: float) -> list[Name]:
+    def look(self, hits: Mapping[Name, float], now_s: float) -> dict[Name, int]:
         """Counts of hits since some time, which may shrink; small ones may be left out. Returns those that are hot no
-        more."""
+        more, and how many more copies each had."""
         if self._looked_s is not None and now_s > self._looked_s:
             wanted = self._hits_per_min * (now_s - self._looked_s) / 60
             # One that is new here may have got its count over any time: the next look tells.
@@ -55,15 +57,18 @@ class Heat:
             for name in seen:
                 if name in self.hot or len(self.hot) < HOT_MAX:
                     self.hot[name] = now_s + COLD_AFTER_S
+                    copies = min(int(gains[name] / wanted), COPIES_MAX - 1)
+                    self.copies[name] = max(copies, self.copies.get(name, 0))
         self._before, self._looked_s = dict(hits), now_s
-        cold = [name for name, until_s in self.hot.items() if until_s <= now_s]
+        cold = {name: self.copies[name] for name, until_s in self.hot.items() if until_s <= now_s}
         for name in cold:
-            del self.hot[name]
+            del self.hot[name], self.copies[name]
         return cold
 
     def validate(self) -> None:
-        """Asserts the bound."""
-        assert len(self.hot) <= HOT_MAX
+        """Asserts the bounds."""
+        assert len(self.hot) <= HOT_MAX and self.copies.keys() == self.hot.keys()
+        assert all(1 <= copies < COPIES_MAX for copies in self.copies.values())
 
 
 class HotCopies:
@@ -76,33 +81,35 @@ class HotCopies:
         self._heats: dict[int, Heat] = {}
         self._next_s = 0.0
 
-    def look(self, kept: Usable, capacity_bytes: Callable[[], int], now_s: float) -> list[Short]:
-        """Wishes copies of what is hot. Returns copies that are wanted no more. `capacity_bytes`: of the whole pool."""
+    def look(self, kept: Usable, capacity_bytes: Callable[[], int], now_s: float) -> list[tuple[Short, int]]:
+        """Wishes copies of what is hot. Returns of what no further copies are wanted any more, and how many there may
+        be. `capacity_bytes`: of the whole pool."""
         if not self._hits_per_min or now_s < self._next_s:
             return []
         self._next_s = now_s + LOOK_EVERY_S
         left_bytes = int(capacity_bytes() * HOT_SHARE)
         tables = {(shard, table.keyspace): table for shard, table in self._shards.changing()}
-        cold: list[Short] = []
+        cold: list[tuple[Short, int]] = []
         heats, self._heats = self._heats, {}
         for shard, demand in self._shards.demands():
             heat = self._heats[shard] = heats.get(shard) or Heat(self._hits_per_min)
-            for name in heat.look(demand.hits(self._hits_per_min * LOOK_EVERY_S / 60), now_s):
-                cold += _cells(shard, tables.get((shard, name[0])), name[1])
+            for name, more in heat.look(demand.hits(self._hits_per_min * LOOK_EVERY_S / 60), now_s).items():
+                cells = _cells(shard, tables.get((shard, name[0])), name[1])
+                cold += [(cell, more) for cell in cells]
             for name in heat.hot:
                 cells = _cells(shard, tables.get((shard, name[0])), name[1])
-                left_bytes -= self._wish(cells, kept, left_bytes)
+                left_bytes -= self._wish(cells, heat.copies[name], kept, left_bytes)
         return cold
 
-    def _wish(self, cells: Iterable[Short], kept: Usable, left_bytes: int) -> int:
+    def _wish(self, cells: Iterable[Short], more: int, kept: Usable, left_bytes: int) -> int:
         """Bytes that the further copies of a run take, or will."""
         size_bytes = 0
         for shard, table, row, rank in cells:
-            size_bytes += table.place(row, rank).length
+            size_bytes += more * table.place(row, rank).length
             if size_bytes > left_bytes:
                 break
             segments = table.layers.segments(row * table.world + rank)
-            copies = min(table.replicas + 1, COPIES_MAX)
+            copies = min(table.replicas + more, COPIES_MAX)
             if sum(bool(kept[one]) for one in segments) < copies and self._wishes.room() > 0:
                 wish = Wish(shard, table.keyspace, table.hashes[row], rank, copies, -1, Reason.HOT)
                 self._wishes.add(wish)

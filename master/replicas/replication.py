@@ -235,14 +235,17 @@ class Replication:
                     self._drains.left(place.segment, place.length)
         return list(steps.values())
 
-    def _cool(self, cold: Sequence[Short], now_s: float, fates: Fates, step_of: StepOf) -> list[Step]:
-        """The newest copy of each goes, where there are more than are wanted."""
+    def _cool(
+        self, cold: Sequence[tuple[Short, int]], now_s: float, fates: Fates, step_of: StepOf
+    ) -> list[Step]:
+        """The newest copies of each go, where there are more than are wanted, and no more than were made for its heat."""
         steps: dict[int, Step] = {}
-        for shard, table, row, rank in cold:
+        for (shard, table, row, rank), more in cold:
             places = [place for place in table.places(row, rank) if fates.kept[place.segment]]
-            if len(places) > fates.wanted(table):
-                step = steps.get(shard) or steps.setdefault(shard, step_of(shard))
-                name, last = (table.keyspace, rank, table.hashes[row]), places[-1]
+            surplus = min(more, len(places) - fates.wanted(table))
+            step = steps.get(shard) or steps.setdefault(shard, step_of(shard))
+            for last in places[len(places) - surplus :] if surplus > 0 else ():
+                name = (table.keyspace, rank, table.hashes[row])
                 step.drops.add(last.segment, *name, last.slot, last.generation)
                 table.drop_copy(row, rank, last.segment, now_s)
         return list(steps.values())

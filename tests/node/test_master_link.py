@@ -296,7 +296,7 @@ async def test_a_check_follows_what_was_moved_before_the_master_heard_of_it(
     running: Running, master: FakeMaster
 ) -> None:
     """Else a good block, asked for at its old place, would stay doubted until the master drops it."""
-    await until(lambda: master.complete)
+    await until(lambda: master.complete and not running.core.slots.sink.opening())
     granted = running.put(17)  # a page and one
     places = list(zip(u32s(granted.slots).tolist(), u64s(granted.generations).tolist(), strict=True))
     with running.core.lock:

@@ -63,6 +63,20 @@ def test_a_hot_prefix_gains_a_copy_and_loses_it() -> None:
     assert crowd.cluster.core.status(crowd.cluster.now_s)["hot_prefixes"] == 0
 
 
+def test_what_is_hotter_gets_more_copies() -> None:
+    crowd = Crowd()
+    for name in ("further", "furthest"):
+        crowd.cluster.join(name, f"host-{name}")
+    others = ("far", "further", "furthest")
+    crowd.pass_time(30, 2)
+    assert sum(crowd.copies(name) == set(TRUNK) for name in others) == 2, "twice as hot as is enough for one"
+    crowd.pass_time(30, 8)
+    assert all(crowd.copies(name) == set(TRUNK) for name in others)
+    crowd.pass_time(int(hot.COLD_AFTER_S) + 15, 0)
+    assert not any(crowd.copies(name) for name in others)
+    assert crowd.copies("a") == set(TRUNK) | {h for tail in TAILS for h in tail}
+
+
 def test_runs_further_on_are_copied_too() -> None:
     trunk = chain(170, "long")
     crowd = Crowd(trunk=trunk)
@@ -88,7 +102,7 @@ def test_never_means_never() -> None:
 
 
 def test_copies_of_what_is_hot_take_a_small_share() -> None:
-    crowd = Crowd()
+    crowd = Crowd(hits_per_min=90)
     info = crowd.cluster.segments["far"].info
     small = hot.HOT_SHARE
     try:
