@@ -80,7 +80,7 @@ def test_warm_up_gives_up_what_is_too_much() -> None:
     assert cluster.core.replication.facts()["copies_wished"] == 0
 
 
-@pytest.mark.parametrize(("quota", "copies"), [(8, 0), (11, 3), (20, 8)])
+@pytest.mark.parametrize(("quota", "copies"), [(8, 0), (11, 3), (20, 12), (40, 16)])
 def test_hot_prefixes_get_no_more_than_the_quota_holds(quota: int, copies: int) -> None:
     cluster = cluster_of(quota, chained=True)
     probe = Probe(cluster.keyspace, PROBE)
