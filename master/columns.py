@@ -98,12 +98,13 @@ class HashMap:
     """Block hash to row. Split in parts so that no insertion ever rehashes more than 1/64 of it."""
 
     def __init__(self) -> None:
-        self._parts: list[dict[bytes, int]] = [{} for _ in range(PARTS)]
-        self._getters = [part.get for part in self._parts]
+        self.parts: list[dict[bytes, int]] = [{} for _ in range(PARTS)]
+        """By a hash's first byte. Others read them only."""
+        self._getters = [part.get for part in self.parts]
 
     def get(self, block_hash: bytes) -> int:
         """The row, or NO_ROW."""
-        return self._parts[block_hash[0] % PARTS].get(block_hash, NO_ROW)
+        return self.parts[block_hash[0] % PARTS].get(block_hash, NO_ROW)
 
     def get_all(self, hashes: Sequence[bytes]) -> list[int]:
         """The row of each, or NO_ROW."""
@@ -112,36 +113,36 @@ class HashMap:
 
     def find(self, packed: bytes, hash_bytes: int) -> I64:
         """The row of each packed hash, or NO_ROW."""
-        return find_rows(self._parts, packed, hash_bytes)
+        return find_rows(self.parts, packed, hash_bytes)
 
     def set(self, block_hash: bytes, row: int) -> None:
         """Names a row."""
-        self._parts[block_hash[0] % PARTS][block_hash] = row
+        self.parts[block_hash[0] % PARTS][block_hash] = row
 
     def set_all(self, hashes: Sequence[bytes], rows: Sequence[int]) -> None:
         """Names rows."""
-        parts = self._parts
+        parts = self.parts
         for block_hash, row in zip(hashes, rows, strict=True):
             parts[block_hash[0] % PARTS][block_hash] = row
 
     def remove(self, block_hash: bytes) -> None:
         """Forgets a name that is there."""
-        del self._parts[block_hash[0] % PARTS][block_hash]
+        del self.parts[block_hash[0] % PARTS][block_hash]
 
     def remove_all(self, hashes: Sequence[bytes]) -> None:
         """Forgets names that are there."""
-        parts = self._parts
+        parts = self.parts
         for block_hash in hashes:
             del parts[block_hash[0] % PARTS][block_hash]
 
     def __len__(self) -> int:
-        return sum(map(len, self._parts))
+        return sum(map(len, self.parts))
 
     def items(self) -> Iterator[tuple[bytes, int]]:
         """Every (hash, row). For validation and tests: a scan."""
-        for part in self._parts:
+        for part in self.parts:
             yield from part.items()
 
     def size_bytes(self) -> int:
         """Memory of the dicts, without the hashes and numbers in them."""
-        return sum(map(sys.getsizeof, self._parts))
+        return sum(map(sys.getsizeof, self.parts))

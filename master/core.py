@@ -66,7 +66,6 @@ from moonpool.schemas.messages import (
     Warm,
 )
 from moonpool.schemas.packed import u64s
-from moonpool.schemas.routing import Part
 
 log = logging.getLogger(__name__)
 EPOCH_END = 1 << 62
@@ -146,14 +145,16 @@ class MasterCore:
         handler = self._handlers.get(type(message), self._ask)
         return handler(message, now_s, origin)
 
+    def answer(self, message: Message, now_s: float, origin: Origin) -> Message:
+        """`handle` of a question that `check` has passed, which leaves nothing for the nodes: nothing comes so often."""
+        reply, _ = self._shards.ask(message, self._steps(now_s, origin.host))
+        count(self._counts, message, reply)
+        return reply
+
     def check(self, message: Message, origin: Origin) -> None:
         """Raises where a request names what its sender may not see: before anything else is said of it."""
         if not origin.sees_all:
             check_scope(message, origin.tenant, self._shards.specs_by_digest)
-
-    def slices(self, message: Message, blocks: int) -> list[Part]:
-        """A long request in parts of about so many blocks; [] where it isn't long. Raises what no part could answer."""
-        return self._shards.slices(message, blocks)
 
     def tick(self, now_s: float) -> list[Push]:
         """Time has passed; to be called a few times a second."""

@@ -12,6 +12,8 @@ from moonpool.master.eviction import FIRST_VICTIM, USES_MAX, EvictionPolicy
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import I64
+from moonpool.store_client import native
+from moonpool.store_client.native import FlatColumns
 
 F64 = NDArray[np.float64]
 
@@ -25,10 +27,23 @@ class FlatTable(Table):
     def __init__(self, spec: KeyspaceSpec, policy: EvictionPolicy) -> None:
         super().__init__(spec, policy)
         self._soft_until_s = self.columns.add("d")
+        self.native: FlatColumns = (
+            *(self.rows.parts, spec.hash_bytes, spec.world),
+            *(self.ready, self.committed, self._soft_until_s),
+            *(self.which, self.slots, self.generations, self.lengths),
+        )
+        """The same for loops in C (hot_rows.c)."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the columns say all: nothing is doubted, to be removed, or there twice."""
+        return not (self.doubted or self.doomed or self.layers.count)
 
     def presence(self, hashes: bytes, rank: int, until_s: float, usable: Usable | None) -> bytes:
         """One byte a packed hash: whether all ranks (`rank` < 0) or this one are there, on usable segments where
         those are given. Leases the rows that are, with leases that yield to a put in need."""
+        if native.HOT and self.plain:
+            return native.find_present(self.native, hashes, rank, usable, until_s)
         rows = self.rows.find(hashes, self.spec.hash_bytes)
         if not self.columns.count:
             return bytes(len(rows))

@@ -15,29 +15,41 @@ from moonpool.master.events import Events
 from moonpool.master.hard_requests import RECORDED, HardRequests
 from moonpool.master.membership.view import Member
 from moonpool.master.outcome import Push
-from moonpool.master.turns import SLICE_BLOCKS, Turns
+from moonpool.master.turns import LOOKUP_SLICE, SLICE_BLOCKS, Turns
 from moonpool.schemas.clock import Clock
 from moonpool.schemas.errors import Forbidden, InvalidParams, Unavailable
 from moonpool.schemas.messages import (
     Announce,
     Clear,
     ClusterMap,
+    Describe,
+    DescribeKeyspace,
     Drop,
     GetClusterMap,
     GetStatus,
     Heartbeat,
+    Locate,
+    Match,
     Message,
     Need,
+    Presence,
+    Probe,
     Remove,
     Removed,
+    Renew,
     Report,
     StatusReport,
     Victims,
 )
+from moonpool.schemas.routing import Part
 from moonpool.store_client.rpc.peer import Peer
 
 log = logging.getLogger(__name__)
 
+QUESTIONS = frozenset[type[Message]]({Probe, Match, Presence, Locate, Renew, Describe, DescribeKeyspace})
+"""Requests that leave nothing for the nodes to do."""
+
+LOOKUPS = frozenset({Presence, Locate})
 WAIT_MS_MAX = 60_000
 TICK_S = 0.2
 
@@ -93,21 +105,21 @@ class MasterHandler:
         slices."""
         if not self._look_at_lease() and not isinstance(message, GetStatus):
             raise self._deposed()
+        origin = peer.data.get("origin") or self._origin(peer)
+        if type(message) in QUESTIONS:
+            return self._answer(message, origin)
         if isinstance(message, (Report, Heartbeat, Need)):
             self._check_segment(message.segment, peer)
         elif isinstance(message, Announce):
             self._check_announce(message, peer)
-        identity = peer.identity
-        origin = Origin(peer.hello.host, identity.tenant, peer.data.get("segment"), identity.sees_all)
         self._core.check(message, origin)
         if self._hard is not None and isinstance(message, RECORDED) and not self._hard.holds(message):
             return self._hard.handle(message, origin)
         if isinstance(message, (Remove, Clear)):
             return self._remove(message, origin)
-        parts = self._core.slices(message, SLICE_BLOCKS)
+        parts = self._core.shards.slices(message, SLICE_BLOCKS)
         if parts:
-            self._turns.check_room()
-            return self._turns.run(message, parts, partial(self._answer_part, origin))
+            return self._answer_parts(message, parts, origin)
         outcome = self._core.handle(message, self._clock.now_s(), origin)
         if isinstance(message, Announce):
             self._adopt(message, peer)
@@ -120,11 +132,30 @@ class MasterHandler:
             self._push(outcome.pushes)
         if isinstance(reply, ClusterMap) and not reply.masters:
             return msgspec.structs.replace(reply, masters=[self.address])
-        if isinstance(reply, StatusReport) and identity.sees_all:
+        if isinstance(reply, StatusReport) and origin.sees_all:
             recorded = self._hard.facts() if self._hard is not None else {}
             connected = {"connections": self._peers, "nodes_connected": len(self._nodes)}
             return StatusReport({**reply.facts, **recorded, **connected})
         return reply
+
+    def _origin(self, peer: Peer) -> Origin:
+        """Made anew when the peer announces a segment."""
+        identity = peer.identity
+        origin = Origin(peer.hello.host, identity.tenant, peer.data.get("segment"), identity.sees_all)
+        peer.data["origin"] = origin
+        return origin
+
+    def _answer(self, message: Message, origin: Origin) -> Message | Awaitable[Message]:
+        """To one of QUESTIONS."""
+        self._core.check(message, origin)
+        parts = self._core.shards.slices(message, LOOKUP_SLICE if type(message) in LOOKUPS else SLICE_BLOCKS)
+        if parts:
+            return self._answer_parts(message, parts, origin)
+        return self._core.answer(message, self._clock.now_s(), origin)
+
+    def _answer_parts(self, message: Message, parts: Sequence[Part], origin: Origin) -> Awaitable[Message]:
+        self._turns.check_room()
+        return self._turns.run(message, parts, partial(self._answer_part, origin))
 
     def _remove(self, message: Remove | Clear, origin: Origin) -> Message | Awaitable[Message]:
         pinned = self._hard.kept_rows(message) if self._hard is not None else {}
@@ -250,6 +281,7 @@ class MasterHandler:
         earlier = self._nodes.get(segment)
         self._nodes[segment] = peer
         peer.data.update(segment=segment, node=message.info.node)
+        peer.data.pop("origin", None)
         if self._hard is not None:
             self._hard.announced(segment)
             self._hard.nodes.look()

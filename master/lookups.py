@@ -38,19 +38,15 @@ from moonpool.schemas.packed import (
     U32,
     U64,
     count_of,
-    pack_u16,
-    pack_u32,
-    pack_u64,
     split_hashes,
+    u16s,
     u64s,
 )
 from moonpool.schemas.runs import run_end
+from moonpool.store_client import native
 
 SPREAD_BLOCKS = 64
 """So many neighbours are read from one node: they lie in neighbouring slots, and move in few, large transfers."""
-
-FEW = 4
-"""So many rows are located one by one: arrays cost more to set up."""
 
 SAMPLE_ROWS = 1 << 16
 """Rows that are looked at to say how large objects are where each has a size of its own."""
@@ -143,8 +139,12 @@ def locate(table: Table, message: Locate, step: Step) -> Located:
     if isinstance(table, FlatTable):
         count = count_of(message.hashes, table.spec.hash_bytes, "hashes")
         check_count(count, "hashes")
-        if count <= FEW and not table.layers.count:
-            return _locate_few(table, message, step)
+        if native.HOT and table.plain:
+            length = table.spec.shard_bytes[message.rank]
+            found = native.find_places(table.native, message.hashes, message.rank, step.usable, length)
+            if found is not None:
+                segments, *columns = found
+                return Located([step.names[number] for number in u16s(segments).tolist()], *columns)
         rows = table.rows.find(message.hashes, table.spec.hash_bytes)
         rows = np.where(table.all_sound(rows, message.rank), rows, NO_ROW)
         return _located(table, message.rank, rows, _within_reach(table, message.rank, rows, step), step)
@@ -153,24 +153,6 @@ def locate(table: Table, message: Locate, step: Step) -> Located:
     parts = [_run_rows(chained, message.rank, run, step) for run in message.runs]
     rows = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     return _located(table, message.rank, rows, rows >= 0, step)
-
-
-def _locate_few(table: FlatTable, message: Locate, step: Step) -> Located:
-    """Of a table without a second copy of anything."""
-    rank, names = message.rank, dict[bytes, int]()
-    columns: tuple[list[int], ...] = ([], [], [], [])
-    for block_hash in split_hashes(message.hashes, table.spec.hash_bytes):
-        row = table.rows.get(block_hash)
-        found = (0, 0, 0, 0)
-        if row != NO_ROW and table.sound(row, rank):
-            place = table.place(row, rank)
-            if step.usable[place.segment]:
-                found = (names.setdefault(step.names[place.segment], len(names)), *place[1:])
-        for column, value in zip(columns, found, strict=True):
-            column.append(value)
-    which, slots, generations, lengths = columns
-    packed = pack_u16(which), pack_u32(slots), pack_u64(generations), pack_u64(lengths)
-    return Located(list(names), *packed)
 
 
 def _run_rows(table: ChainedTable, rank: int, run: RunSlice, step: Step) -> I64:

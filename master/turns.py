@@ -12,6 +12,9 @@ from moonpool.schemas.routing import Part, merged
 SLICE_BLOCKS = 512
 """Blocks of one slice: a run's. Probing them and keeping their promises takes a millisecond or two."""
 
+LOOKUP_SLICE = 8192
+"""Rows of one slice where they are only looked up: less than a millisecond, and what a client asks for at once."""
+
 LONG_MAX = 64
 """Long requests under way at once: they take turns, and all of them are kept in memory."""
 

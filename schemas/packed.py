@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,44 @@ U16 = NDArray[np.uint16]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
+
+
+class PackedHashes(Sequence[bytes]):
+    """Hashes of one size that lie in one byte string: as good as a list of them, and made in no time."""
+
+    __slots__ = ("hash_bytes", "packed")
+
+    def __init__(self, packed: bytes, hash_bytes: int) -> None:
+        """Raises InvalidParams where they don't fit."""
+        count_of(packed, hash_bytes, "hashes")
+        self.packed = packed
+        self.hash_bytes = hash_bytes
+
+    def __len__(self) -> int:
+        return len(self.packed) // self.hash_bytes
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> PackedHashes: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | PackedHashes:
+        size = self.hash_bytes
+        if isinstance(index, int):
+            at = range(len(self))[index] * size
+            return self.packed[at : at + size]
+        first, end, step = index.indices(len(self))
+        if step != 1:
+            return PackedHashes(b"".join(split_hashes(self.packed, size)[index]), size)
+        return PackedHashes(self.packed[first * size : max(first, end) * size], size)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(split_hashes(self.packed, self.hash_bytes))
+
+    def padded(self) -> NDArray[np.bytes_]:
+        """As headers are compared with."""
+        return np.frombuffer(self.packed, dtype=f"S{self.hash_bytes}")
 
 
 def split_hashes(packed: bytes, hash_bytes: int) -> list[bytes]:
@@ -29,7 +68,7 @@ def split_hashes(packed: bytes, hash_bytes: int) -> list[bytes]:
 
 def join_hashes(hashes: Iterable[bytes]) -> bytes:
     """Hashes of one size as one byte string."""
-    return b"".join(hashes)
+    return hashes.packed if isinstance(hashes, PackedHashes) else b"".join(hashes)
 
 
 def count_of(packed: bytes, item_bytes: int, field: str) -> int:

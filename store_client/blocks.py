@@ -140,7 +140,9 @@ class Blocks:
             request = Locate(get.keyspace, get.rank, hashes=join_hashes(hashes))
 
         def locate() -> Places:
-            return self._getter.locate(request, roots, count, deadline_s)
+            shards = self._cluster.column(get.keyspace, roots, deadline_s)
+            asked = msgspec.structs.replace(request, shards=shards) if shards else request
+            return self._getter.locate(asked, count, deadline_s)
 
         return self._getter.get(Wanted(get.keyspace, get.rank, hashes, get.into, lengths), locate, deadline_s)
 

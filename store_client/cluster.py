@@ -31,7 +31,7 @@ from moonpool.schemas.messages import (
     Message,
     RegisterKeyspace,
 )
-from moonpool.schemas.packed import pack_u16
+from moonpool.schemas.packed import join_hashes, pack_u16
 from moonpool.schemas.routing import Part, Places, merged, missed, parts_of
 from moonpool.schemas.runs import SHARDS_MAX, shard_of, shards_of
 from moonpool.store_client.directory import Directory
@@ -59,6 +59,9 @@ REDIRECT_PAUSE_S = 0.1
 MASTERS_MAX = 64
 
 _NOBODY = -1
+
+_FOR_ANY = frozenset[type[Message]]({GetClusterMap, GetStatus, ListKeyspaces})
+"""What every master answers alike."""
 
 
 class _Map(msgspec.Struct, frozen=True):
@@ -99,7 +102,7 @@ class Cluster:
         shards = self.shards(deadline_s)
         if shards == 1 or not roots:
             return b""
-        return pack_u16(shards_of(keyspace, b"".join(roots), len(roots[0]), shards))
+        return pack_u16(shards_of(keyspace, join_hashes(roots), len(roots[0]), shards))
 
     def shard(self, keyspace: bytes, root: bytes, deadline_s: float) -> int:
         """The shard of one run or row. Raises Unreachable."""
@@ -110,7 +113,7 @@ class Cluster:
     def ask(self, message: Message, reply: type[Reply], deadline_s: float) -> Reply:
         """The answer, of that type. Masters that can't be asked count as knowing nothing of their shards, where others
         answer and the request can bear it. Raises what the masters answer, and Unreachable."""
-        if isinstance(message, (GetClusterMap, GetStatus, ListKeyspaces)):
+        if type(message) in _FOR_ANY:
             return self._ask_any(message, reply, deadline_s)
         answer = self._route(message, deadline_s, REDIRECTS_MAX)
         if not isinstance(answer, reply):
@@ -305,6 +308,9 @@ class Cluster:
         return list(dict.fromkeys([*(known.masters if known is not None else ()), *self._directory.names]))
 
     def _link(self, name: str) -> MasterLink:
+        return self._links.get(name) or self._new_link(name)
+
+    def _new_link(self, name: str) -> MasterLink:
         with self._lock:
             link = self._links.get(name)
             if link is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,8 +12,7 @@ from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.packed import I64, U64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fragments:
+class Fragments(msgspec.Struct, frozen=True, eq=False):
     """Pieces of memory of `count` objects; object i has the pieces offsets[i] to offsets[i + 1].
 
     Addresses are host addresses, or device addresses where the client's copier says so.
@@ -35,7 +34,7 @@ class Fragments:
             total = np.zeros(len(self.sizes) + 1, dtype=np.uint64)
             np.cumsum(self.sizes, out=total[1:])
             lengths: U64 = total[self.offsets[1:]] - total[self.offsets[:-1]]
-            object.__setattr__(self, "_lengths", lengths)
+            msgspec.structs.force_setattr(self, "_lengths", lengths)
             return lengths
         return self._lengths
 

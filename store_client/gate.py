@@ -15,7 +15,8 @@ class Gate:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # nobody is inside any more
         self._inside = 0
         self._closed = False
         self._pid = os.getpid()
@@ -34,7 +35,7 @@ class Gate:
         """Raises Closed and UsedAfterFork."""
         if self.forked:
             raise UsedAfterFork(what=self._what, pid=self._pid)
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise Closed(what=self._what)
             self._inside += 1
@@ -43,9 +44,9 @@ class Gate:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        with self._changed:
+        with self._lock:
             self._inside -= 1
-            if not self._inside:
+            if self._closed and not self._inside:
                 self._changed.notify_all()
 
     def close(self) -> bool:

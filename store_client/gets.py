@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from moonpool.schemas.errors import MoonpoolError, ProtocolError
 from moonpool.schemas.messages import Done, Locate, Located, ReportBad, Status
-from moonpool.schemas.packed import U8, U16, U32, U64, u16s, u32s, u64s
+from moonpool.schemas.packed import U8, U16, U32, U64, PackedHashes, u16s, u32s, u64s
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.nodes import Nodes
@@ -32,8 +31,7 @@ _CORRUPT, _FAILED = np.uint8(Status.CORRUPT), np.uint8(Status.FAILED)
 """Compared with arrays of statuses: a fifth of an enum's time."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class Places(msgspec.Struct, frozen=True, eq=False):
     """Where objects lie, one entry each; a generation of 0: nowhere."""
 
     segments: Sequence[bytes]
@@ -45,13 +43,17 @@ class Places:
     @staticmethod
     def of(located: Located, count: int, peer: str) -> Places:
         """Raises ProtocolError where the columns don't fit."""
-        columns = (u16s(located.which), u32s(located.slots), u64s(located.generations), u64s(located.lengths))
-        which, slots, generations, lengths = columns
-        if not len(which) == len(slots) == len(generations) == len(lengths) == count:
+        sizes = (len(located.which), len(located.slots), len(located.generations), len(located.lengths))
+        if sizes != (2 * count, 4 * count, 8 * count, 8 * count):
             raise ProtocolError(peer=peer, reason=f"locations of another size than {count}")
-        nowhere = which >= len(located.segments)
-        if nowhere.any() and (generations[nowhere] != 0).any():
-            raise ProtocolError(peer=peer, reason="a location in no segment")
+        columns = (u16s(located.which), u32s(located.slots), u64s(located.generations), u64s(located.lengths))
+        if not located.segments or located.which != bytes(
+            2 * count
+        ):  # else all are in the first one: the usual case
+            which, _, generations, _ = columns
+            nowhere = which >= len(located.segments)
+            if nowhere.any() and (generations[nowhere] != 0).any():
+                raise ProtocolError(peer=peer, reason="a location in no segment")
         return Places(located.segments, *columns)
 
     @staticmethod
@@ -81,6 +83,11 @@ class Places:
             self.lengths[objects],
         )
 
+    def fit(self, lengths: U64) -> NDArray[np.bool_]:
+        """Which objects are somewhere, and so long."""
+        fit: NDArray[np.bool_] = (self.generations != 0) & (self.lengths == lengths)
+        return fit
+
     def moved(self, before: Places) -> NDArray[np.bool_]:
         """Which objects lie somewhere else now, and as long as before."""
         names, old = np.array([*self.segments, b""]), np.array([*before.segments, b""])
@@ -96,8 +103,7 @@ class Places:
         return result
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True, eq=False):
     """Objects of one keyspace and rank, and where their bytes go: one entry of each column an object."""
 
     keyspace: bytes
@@ -108,6 +114,8 @@ class Wanted:
 
     def padded(self) -> NDArray[np.bytes_]:
         """Hashes as headers are compared with."""
+        if isinstance(self.hashes, PackedHashes):
+            return self.hashes.padded()
         return np.array(self.hashes, dtype="S32")
 
 
@@ -122,11 +130,8 @@ class Getter:
         self._reported: OrderedDict[tuple[bytes, int, int], None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def locate(self, request: Locate, roots: Sequence[bytes], count: int, deadline_s: float) -> Places:
-        """`roots`: by what its runs or rows are sharded. Raises what the call raises."""
-        shards = self._cluster.column(request.keyspace, roots, deadline_s)
-        if shards:
-            request = msgspec.structs.replace(request, shards=shards)
+    def locate(self, request: Locate, count: int, deadline_s: float) -> Places:
+        """Raises what the call raises."""
         located = self._cluster.ask(request, Located, deadline_s)
         return Places.of(located, count, self._cluster.name)
 
@@ -139,12 +144,20 @@ class Getter:
             return np.full(len(wanted.hashes), Status.FAILED, dtype=np.uint8)
         return self.read(wanted, places, locate, deadline_s)
 
-    def read(self, wanted: Wanted, places: Places, again: Callable[[], Places], deadline_s: float) -> U8:
-        """A Status an object. `again` locates the same objects once more; it may raise. Raises nothing."""
-        good = (places.generations != 0) & (places.lengths == wanted.lengths)
-        if len(good) and good.all() and len(places.segments) == 1:  # the usual case
+    def read(
+        self,
+        wanted: Wanted,
+        places: Places,
+        again: Callable[[], Places],
+        deadline_s: float,
+        good: NDArray[np.bool_] | None = None,
+    ) -> U8:
+        """A Status an object. `again` locates the same objects once more; it may raise. `good`: Places.fit, where that is
+        known. Raises nothing."""
+        good = places.fit(wanted.lengths) if good is None else good
+        if len(places.segments) == 1 and np.count_nonzero(good) == len(good):  # the usual case
             statuses = self._read_segment(places.segments[0], wanted, places, deadline_s)
-            if (statuses == _OK).all():
+            if np.count_nonzero(statuses) == 0:  # all OK
                 return statuses
             there = good
         else:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from moonpool.schemas.errors import (
     Closed,
@@ -34,19 +33,20 @@ class Guard:
         with self._lock:
             return self._breaker.failures > 0
 
-    @contextmanager
-    def call(self, start_s: float) -> Iterator[None]:
+    def call(self, start_s: float) -> GuardedCall:
         """Around one call that began at `start_s`. Raises Unavailable at once where the peer failed lately."""
+        return GuardedCall(self, start_s)
+
+    def _begin(self, start_s: float) -> None:
         with self._lock:
             self._breaker.before_call(start_s)
-        try:
-            yield
-        except (Closed, UsedAfterFork):
-            raise  # our own doing
-        except (
-            Unreachable,
-            Unauthorized,
-        ) as error:  # a door that stays shut isn't knocked at for each request
+
+    def _end(self, start_s: float, error: BaseException | None) -> None:
+        if isinstance(error, (Closed, UsedAfterFork)):
+            return  # our own doing
+        if isinstance(
+            error, (Unreachable, Unauthorized)
+        ):  # a door that stays shut isn't knocked at for each request
             now_s = time.monotonic()
             impatient = isinstance(error, DeadlineExceeded) and now_s - start_s < PATIENCE_S
             with self._lock:
@@ -54,12 +54,24 @@ class Guard:
                     self._breaker.undecided(now_s)
                 else:
                     self._breaker.failed(now_s)
-            raise
-        except MoonpoolError:
-            self._succeeded()  # it answered, if only to refuse
-            raise
-        self._succeeded()
+        elif error is None or isinstance(error, MoonpoolError):  # it answered, if only to refuse
+            with self._lock:
+                self._breaker.succeeded()
 
-    def _succeeded(self) -> None:
-        with self._lock:
-            self._breaker.succeeded()
+
+class GuardedCall:
+    """`with` it; a generator would cost as much as the rest of the guard."""
+
+    __slots__ = ("_guard", "_start_s")
+
+    def __init__(self, guard: Guard, start_s: float) -> None:
+        self._guard = guard
+        self._start_s = start_s
+
+    def __enter__(self) -> None:
+        self._guard._begin(self._start_s)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._guard._end(self._start_s, error)

@@ -277,6 +277,8 @@ static PyMethodDef methods[] = {
     {"fill_slots", hot_fill_slots, METH_VARARGS, NULL},
     {"hash_keys", hash_keys, METH_VARARGS, NULL},
     {"find_rows", find_rows, METH_VARARGS, NULL},
+    {"find_present", hot_find_present, METH_VARARGS, NULL},
+    {"find_places", hot_find_places, METH_VARARGS, NULL},
     {"pieces", pieces, METH_VARARGS, NULL},
     {"sample_names", sample_names, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

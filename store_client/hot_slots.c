@@ -192,7 +192,7 @@ static int take(Columns *columns, PyObject *const *objects, int count) {
     int fit = views[LAYOUT].len == sizeof(Layout) && views[LENGTHS].len == 8 * n && views[ADDRESSES].len == 8 * pieces &&
               views[OFFSETS].len == 8 * (n + 1);
     for (int i = GENERATIONS; i < count; i++)
-        fit = fit && views[i].len == (i == HASHES ? 32 : 8) * n;
+        fit = fit && (i == HASHES ? views[i].itemsize <= 32 && views[i].len == views[i].itemsize * n : views[i].len == 8 * n);
     if (fit) { /* pieces in order, and each object as long as its pieces */
         const int64_t *offsets = views[OFFSETS].buf;
         const uint64_t *lengths = views[LENGTHS].buf, *sizes = views[SIZES].buf;
@@ -267,6 +267,8 @@ PyObject *hot_read_slots(PyObject *self, PyObject *arguments) {
     const uint32_t *slots = columns.views[SLOTS].buf;
     const uint64_t *lengths = columns.views[LENGTHS].buf, *generations = columns.views[GENERATIONS].buf;
     uint64_t *starts = columns.views[STARTS].buf, *checksums = columns.views[CHECKSUMS].buf;
+    static const char zeros[32]; /* what a header has behind a shorter hash */
+    size_t hash_bytes = (size_t)columns.views[HASHES].itemsize;
     for (Py_ssize_t i = 0; i < columns.objects; i++)
         starts[i] = slot_address(layout, slots[i], lengths[i]);
     if (right && copy_slots(&columns, starts, 0, threads)) {
@@ -277,7 +279,8 @@ PyObject *hot_read_slots(PyObject *self, PyObject *arguments) {
             const volatile Header *header = (const Header *)(uintptr_t)layout->headers + row;
             holds[i] = starts[i] && header->word == (generations[i] | COMMITTED << GENERATION_BITS) &&
                        header->keyspace == keyspace && header->rank == rank && header->length == lengths[i] &&
-                       !memcmp((const char *)header->block_hash, (const char *)columns.views[HASHES].buf + 32 * i, 32);
+                       !memcmp((const char *)header->block_hash, (const char *)columns.views[HASHES].buf + hash_bytes * i, hash_bytes) &&
+                       !memcmp((const char *)header->block_hash + hash_bytes, zeros, 32 - hash_bytes);
             checksums[i] = holds[i] ? header->checksum : 0;
         }
     } else {

@@ -20,7 +20,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -33,6 +33,9 @@ else:
         # A checkout that was updated and not built again. Its calls would take columns for other ones.
         log.warning("the loops in C are of another version and not used: run `make setup` or install again")
         HOT = False
+
+FlatColumns = tuple[list[dict[bytes, int]], int, int, Any, Any, Any, Any, Any, Any, Any]
+"""Of a flat table: dicts from hash to row, bytes of a hash, ranks, and its columns: see FlatTable.native."""
 
 KEY_HASH_BYTES = 16
 
@@ -63,6 +66,23 @@ def find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> 
         _hot.find_rows(parts, packed, hash_bytes, rows)
         return rows
     return python_find_rows(parts, packed, hash_bytes)
+
+
+def find_present(
+    columns: FlatColumns, packed: bytes, rank: int, usable: NDArray[np.bool_] | None, until_s: float
+) -> bytes:
+    """One byte a packed hash: whether that rank of its row (below 0: the row as a whole) is there, on a usable segment where
+    those are given. Leases the rows that are until then. Only where HOT: FlatTable has the same in Python."""
+    return _hot.find_present(columns, packed, rank, usable, until_s)
+
+
+def find_places(
+    columns: FlatColumns, packed: bytes, rank: int, usable: NDArray[np.bool_], fixed_length: int
+) -> tuple[bytes, bytes, bytes, bytes, bytes] | None:
+    """Where that rank of each packed hash lies: numbers of segments (u16), and the columns of Located, zeros where it isn't on
+    a usable segment. `fixed_length`: where the table has no lengths. None where the answer would name very many segments.
+    Only where HOT: lookups.locate has the same in Python."""
+    return _hot.find_places(columns, packed, rank, usable, fixed_length)
 
 
 def pieces(addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[Any]]) -> Fragments | None:
@@ -101,7 +121,7 @@ def read_slots(
 ) -> tuple[bytes, U64, U64]:
     """Copies objects from their slots, then reads the headers (I3). One entry an object: whether its header holds what
     was asked for, the address of its slot (0: no such place, and nothing was copied), and its checksum. `layout`: see
-    MappedSegment; `hashes` are S32. Only where HOT: ShmTransport has the same in Python. Raises ValueError."""
+    MappedSegment; `hashes` are S32, or of fewer bytes. Only where HOT: ShmTransport has the same in Python. Raises ValueError."""
     starts: U64 = np.empty(len(slots), dtype=np.uint64)
     checksums: U64 = np.empty(len(slots), dtype=np.uint64)
     pieces = (into.addresses, into.sizes, into.offsets)

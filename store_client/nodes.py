@@ -62,12 +62,14 @@ class NodeLink:
         try:
             with self._guard.call(start_s):
                 statuses = [_KNOWN[part] for part in do()]
-                good = [part == _OK for part in statuses]
-                moved_some = any(map(np.any, good)) or not any(map(len, good))
-                if not moved_some and all((part == _FAILED).all() for part in statuses):
-                    raise TransferFailed(peer=self.info.node, reason="nothing went through")
+                if not any(map(np.count_nonzero, statuses)):  # all are OK, the usual case
+                    moved = sum(int(np.add.reduce(part)) for part in lengths)
+                else:
+                    if all((part == _FAILED).all() for part in statuses):
+                        raise TransferFailed(peer=self.info.node, reason="nothing went through")
+                    good = [part == _OK for part in statuses]
+                    moved = sum(int(part[moves].sum()) for part, moves in zip(lengths, good, strict=True))
                 self.failed = False
-                moved = sum(int(part[moves].sum()) for part, moves in zip(lengths, good, strict=True))
                 self._counts.add(way, time.monotonic() - start_s, moved)
                 return statuses
         except MoonpoolError:

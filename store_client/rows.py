@@ -6,9 +6,11 @@ import ctypes
 import itertools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,8 +49,7 @@ _STATUSES = list(Status)
 """By their numbers: calling Status would cost as much as the rest of an object."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class Rows(msgspec.Struct, frozen=True, eq=False):
     """One rank of some rows. `keys`: texts that are stored beside the bytes of a put, one a row, or none."""
 
     keyspace: bytes
@@ -80,17 +81,16 @@ class RowCalls:
             shards = self._cluster.column(rows.keyspace, part, deadline_s)
             request = Presence(rows.keyspace, join_hashes(part), rows.rank, shards=shards)
             bits += self._cluster.ask(request, Present, deadline_s).bits
-        present: list[bool] = (np.frombuffer(bits, dtype=np.uint8) == 1).tolist()
+        present: list[bool] = np.frombuffer(bits, dtype=np.bool_).tolist()
         return present
 
     def locate(self, rows: Rows, deadline_s: float) -> Places:
         """Where they lie, and how long they are. Raises what the call raises."""
-        parts = [
-            self._getter.locate(
-                Locate(rows.keyspace, rows.rank, hashes=join_hashes(part)), part, len(part), deadline_s
-            )
-            for part in _cut(rows.hashes) or [[]]
-        ]
+        parts = []
+        for part in _cut(rows.hashes) or [[]]:
+            shards = self._cluster.column(rows.keyspace, part, deadline_s)
+            request = Locate(rows.keyspace, rows.rank, hashes=join_hashes(part), shards=shards)
+            parts.append(self._getter.locate(request, len(part), deadline_s))
         return Places.join(parts)
 
     def put(self, rows: Rows, values: Fragments, deadline_s: float, visible: bool = True) -> list[Status]:
@@ -141,10 +141,11 @@ class RowCalls:
         places = self._locate_quietly(rows, deadline_s)
         if places is None:
             return [Got(Status.FAILED, 0)] * count
-        there, room = places.generations != 0, memory.lengths()
-        if (there & (places.lengths == room)).all():  # the usual case
-            statuses = self._read_all(rows, places, memory, deadline_s)
-            return list(map(Got, map(_STATUSES.__getitem__, statuses.tolist()), room.tolist()))
+        room = memory.lengths()
+        good = places.fit(room)
+        if np.count_nonzero(good) == count:  # the usual case
+            return _got(self._read_all(rows, places, memory, deadline_s, good), room)
+        there = places.generations != 0
         fits = places.lengths <= room
         statuses = np.where(there, np.uint8(Status.TOO_LARGE), np.uint8(Status.MISSING))
         index = np.flatnonzero(there & fits)
@@ -152,8 +153,7 @@ class RowCalls:
         if not np.array_equal(places.lengths[index], into.lengths()):
             into = trim(into, places.lengths[index])
         statuses[index] = self._read(rows, places, index, into, deadline_s)
-        sizes = np.where(there, places.lengths, 0).tolist()
-        return list(map(Got, map(_STATUSES.__getitem__, statuses.tolist()), sizes))
+        return _got(statuses, np.where(there, places.lengths, 0))
 
     def _locate_quietly(self, rows: Rows, deadline_s: float) -> Places | None:
         """None where the master can't be asked."""
@@ -171,9 +171,25 @@ class RowCalls:
             places = places.take(index)
         return self._read_all(rows, places, into, deadline_s)
 
-    def _read_all(self, rows: Rows, places: Places, into: Fragments, deadline_s: float) -> U8:
+    def _read_all(
+        self,
+        rows: Rows,
+        places: Places,
+        into: Fragments,
+        deadline_s: float,
+        good: NDArray[np.bool_] | None = None,
+    ) -> U8:
         wanted = Wanted(rows.keyspace, rows.rank, rows.hashes, into, places.lengths)
-        return self._getter.read(wanted, places, lambda: self.locate(rows, deadline_s), deadline_s)
+        return self._getter.read(wanted, places, lambda: self.locate(rows, deadline_s), deadline_s, good)
+
+
+_make_got = partial(tuple.__new__, Got)
+"""From a pair: what Got itself does in a third of the time."""
+
+
+def _got(statuses: U8, sizes: NDArray[np.generic]) -> list[Got]:
+    each = map(_STATUSES.__getitem__, statuses.tolist()) if np.count_nonzero(statuses) else repeat(Status.OK)
+    return list(map(_make_got, zip(each, sizes.tolist(), strict=False)))
 
 
 def _edges(lengths: U64, keys: Sequence[str]) -> list[int]:
@@ -196,6 +212,8 @@ def _edges(lengths: U64, keys: Sequence[str]) -> list[int]:
 
 
 def _cut(hashes: Sequence[bytes]) -> list[Sequence[bytes]]:
+    if 0 < len(hashes) <= BATCH_MAX:  # the usual case
+        return [hashes]
     return [hashes[first : first + BATCH_MAX] for first in range(0, len(hashes), BATCH_MAX)]
 
 

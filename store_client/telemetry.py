@@ -41,7 +41,7 @@ class TransferCounts:
     def add(self, way: Way, seconds: float, size_bytes: int) -> None:
         """A call to a node that moved something."""
         with self._lock:
-            found = self._ways.setdefault(way, Transferred())
+            found = self._ways.get(way) or self._ways.setdefault(way, Transferred())
             found.size_bytes += size_bytes
             found.seconds.append(seconds)
 

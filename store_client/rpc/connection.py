@@ -238,7 +238,9 @@ class ConnectionPool:
         self._size_max = size_max
         self._all = [self._make()]  # here, so that a bad address is told at once
         self._free = list(self._all)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # a connection is free, or the pool closed
+        self._waiting = 0
         self._closed = False
         self._pid = os.getpid()
         self.welcome: Welcome | None = None
@@ -250,12 +252,20 @@ class ConnectionPool:
         A connection that the server closed while it lay idle (a restart) costs one more try on a fresh one.
         The request may then have been carried out twice: ours can all be repeated.
         """
-        return self.begin(message, deadline_s).finish(deadline_s)
+        connection = self._take(message, deadline_s)
+        was_open = connection.is_open
+        try:
+            try:
+                return connection.call(message, deadline_s)
+            except RpcFailed:
+                if not (was_open and self.may_repeat(connection)):
+                    raise
+                return connection.call(message, deadline_s)
+        finally:
+            self._give_back(connection)
 
     def begin(self, message: Message, deadline_s: float) -> PendingReply:
         """Sends; the reply is waited for later, by the same thread. Raises as `call`."""
-        if os.getpid() != self._pid:
-            raise UsedAfterFork(what=f"the connection pool of {self.address}", pid=self._pid)
         connection = self._take(message, deadline_s)
         pending = PendingReply(self, connection, message)
         try:
@@ -281,7 +291,7 @@ class ConnectionPool:
             for connection in self._all:
                 connection.close()
             return
-        with self._changed:
+        with self._lock:
             self._closed = True
             for connection in self._all:
                 connection.interrupt()
@@ -289,32 +299,45 @@ class ConnectionPool:
         self._close_free()
 
     def _take(self, message: Message, deadline_s: float) -> RpcConnection:
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(what=f"the connection pool of {self.address}", pid=self._pid)
         start_s = time.monotonic()
-        with self._changed:
+        with self._lock:
             while not self._closed:
                 if self._free:
                     return self._free.pop()  # the last one used: its socket is the likeliest to be alive
                 if len(self._all) < self._size_max:
                     self._all.append(self._make())
                     return self._all[-1]
-                if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
+                self._waiting += 1
+                given = self._changed.wait(max(0.0, deadline_s - time.monotonic()))
+                self._waiting -= 1
+                if not given:
                     what = f"{type(message).__name__} ({self._size_max} calls are waiting already)"
                     raise DeadlineExceeded(peer=self.address, what=what, timeout_s=deadline_s - start_s)
         raise Closed(what=f"the connection pool of {self.address}")
 
     def _give_back(self, connection: RpcConnection) -> None:
-        with self._changed:
+        with self._lock:
             if self._closed:
                 connection.close()
             self.welcome = connection.welcome or self.welcome
             self._free.append(connection)
-            self._changed.notify()
+            if self._waiting:
+                self._changed.notify()
+
+    def may_repeat(self, connection: RpcConnection) -> bool:
+        """Of one that was open: whether the server had closed it while it lay idle. Then all idle ones are closed."""
+        if self._closed or not connection.unanswered:
+            return False
+        self._close_free()
+        return True
 
     def _make(self) -> RpcConnection:
         return RpcConnection(self.address, self._hello, self._decode, self._credentials)
 
     def _close_free(self) -> None:
-        with self._changed:
+        with self._lock:
             for connection in self._free:
                 connection.close()
 
@@ -351,8 +374,5 @@ class PendingReply:
 
     def may_repeat(self) -> bool:
         """Whether the server had closed the connection while it lay idle. Then all idle ones are closed."""
-        if not (self._was_open and self._connection.unanswered) or self._pool._closed:
-            return False
-        self._was_open = False
-        self._pool._close_free()
-        return True
+        was_open, self._was_open = self._was_open, False
+        return was_open and self._pool.may_repeat(self._connection)

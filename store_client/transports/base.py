@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,11 +21,10 @@ from moonpool.schemas.packed import U8, U32, U64
 from moonpool.store_client.fragments import Fragments
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReadBatch:
+class ReadBatch(msgspec.Struct, frozen=True, eq=False):
     """Objects of one keyspace and rank in the slots of one segment, and where they go.
 
-    All columns have one entry an object. `hashes` is S32; `lengths` are payload bytes, equal to the sum of the
+    All columns have one entry an object. `hashes` is S32, or of fewer bytes; `lengths` are payload bytes, equal to the sum of the
     object's fragments. `verify`: compare checksums where the destination is host memory.
     """
 

@@ -71,7 +71,7 @@ def split_evenly(lengths: U64, parts_max: int, part_bytes_min: int) -> list[NDAr
 
 def batches_of(lengths: U64, count_max: int, bytes_max: int) -> Iterator[slice]:
     """Consecutive slices of at most `count_max` objects and `bytes_max` bytes (an object larger than that is alone)."""
-    if len(lengths) <= count_max and int(lengths.sum()) <= bytes_max:  # the usual case
+    if len(lengths) <= count_max and int(np.add.reduce(lengths)) <= bytes_max:  # the usual case
         yield from [slice(0, len(lengths))] if len(lengths) else []
         return
     ends = np.cumsum(lengths, dtype=np.uint64)

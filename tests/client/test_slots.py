@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ import pytest
 from client.chains import Engine, all_ok
 from client.pool import Pool
 from client.test_shm import BLOCK_BYTES, SPEC, batch_of, transport_of
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from support.payloads import chain_hashes
 
@@ -93,6 +93,11 @@ def test_what_a_header_does_not_say_is_missing(
     read = replace(batch, generations=generations, hashes=hashes)
     assert_missing(transport.read(read, soon()), wrong)
     assert_missing(transport.read(replace(batch, rank=1), soon()), list(range(COUNT)))
+    shortest = len(stored.hashes[0])
+    read = replace(batch, hashes=batch.hashes.astype(f"S{shortest}"))  # as clients have those of one size
+    assert all_ok(transport.read(read, soon()))
+    read = replace(batch, hashes=batch.hashes.astype(f"S{shortest - 1}"))  # how theirs begin is not enough
+    assert_missing(transport.read(read, soon()), list(range(COUNT)))
     assert_missing(transport.read(replace(batch, keyspace=bytes(32)), soon()), list(range(COUNT)))
     shorter = stored.engine.fragments
     sizes = shorter.sizes.copy()
