@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -11,6 +10,7 @@ from typing import Literal
 import pytest
 from support.guarded import TOKENS, Certificates
 from support.processes import MasterProcess, NodeProcess
+from support.waiting import soon
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import Forbidden, RpcFailed, Unauthorized
@@ -37,10 +37,6 @@ from moonpool.store_client.transports.lane import Lane
 
 HELLO = Hello(PROTOCOL_VERSION, "client", "test")
 DOORS = ("master", "node", "lanes", "socket")
-
-
-def soon() -> float:
-    return time.monotonic() + 10
 
 
 class Pool:
@@ -132,7 +128,7 @@ def test_a_role_may_do_no_more_than_the_table_says(guarded: Pool) -> None:
 
 
 def test_a_client_without_a_token_misses_and_says_why(guarded: Pool) -> None:
-    settings = ClientSettings(master=guarded.master.address, run_dir=guarded.node.run_dir)
+    settings = ClientSettings(master=guarded.master.address, run_dir=guarded.node.run_dir, timeout_s=30)
     with StoreClient(settings) as client:
         with pytest.raises(Unauthorized, match="wants a token"):
             client.cluster_map()
@@ -151,8 +147,8 @@ def test_objects_travel_with_a_token(guarded: Pool, transport: Literal["tcp", "s
         transport=transport,
     )
     with StoreClient(settings) as client:
-        assert client.put(f"key over {transport}", b"value" * 1000, timeout_s=10) is Status.OK
-        assert client.get(f"key over {transport}", timeout_s=10) == b"value" * 1000
+        assert client.put(f"key over {transport}", b"value" * 1000, timeout_s=30) is Status.OK
+        assert client.get(f"key over {transport}", timeout_s=30) == b"value" * 1000
 
 
 def test_no_token_is_ever_said(guarded: Pool) -> None:

@@ -77,7 +77,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def document(html: Path) -> dict[str, Any]:
     program = [sys.executable, "-m", "moonpool.store_client.cli.main"]
     command = [*program, "bench", "--quick", "--json", "--html", str(html)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -9,6 +9,7 @@ from base64 import b64decode, b64encode
 import numpy as np
 from chaos.client import value_of
 from chaos.cluster import SHARDS, Cluster, quietly
+from support.waiting import soon
 from support.workload import SPEC
 
 from moonpool.schemas.errors import NotFound
@@ -20,7 +21,7 @@ from moonpool.store_client.node.layout import HEAD_BYTES, Head
 from moonpool.store_client.objects import hashes_of
 from moonpool.store_client.rpc.connection import RpcConnection
 
-AGREE_TIMEOUT_S = 45.0
+AGREE_TIMEOUT_S = 120.0
 PREFIX = "/moonpool/default/"
 SPECS = {spec.digest(): spec for spec in (SPEC, objects_keyspace())}
 
@@ -44,7 +45,7 @@ def copies_of_masters(cluster: Cluster) -> int:
         hello = Hello(PROTOCOL_VERSION, "client", "audit")
         connection = RpcConnection(master.address, hello, decode_from_master)
         try:
-            reply = connection.call(GetStatus(), time.monotonic() + 5)
+            reply = connection.call(GetStatus(), soon())
         finally:
             connection.close()
         assert isinstance(reply, StatusReport)

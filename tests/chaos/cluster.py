@@ -36,7 +36,7 @@ LEASE_S = 3.0
 NODE_BYTES = 8 << 20
 RELAUNCH_PAUSE_S = 1.0
 TESTS = str(Path(__file__).parents[1])
-UP_TIMEOUT_S = 60.0
+UP_TIMEOUT_S = 180.0
 COPIES_PAUSE_S = 2.0
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
@@ -89,7 +89,7 @@ class Cluster:
             client.masters, client.prefix = self.names, self._command(name)
             stack.enter_context(client)
         self.parts = {**self.etcds, **self.masters, **self.nodes, **self.clients}
-        self.auditor = stack.enter_context(StoreClient(ClientSettings(master=self.names, timeout_s=5.0)))
+        self.auditor = stack.enter_context(StoreClient(ClientSettings(master=self.names, timeout_s=20.0)))
         stack.callback(self._clean_up)
         self._down: set[str] = set()
         self._launched_s = dict.fromkeys(PARTS, 0.0)

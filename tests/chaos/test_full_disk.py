@@ -73,7 +73,7 @@ def test_pins_are_refused_and_everything_else_goes_on(disk: Path) -> None:
     with (
         MasterProcess(["--store", f"file:{disk}/hard-state"]) as master,
         NodeProcess(master, prefault=False) as node,
-        StoreClient(ClientSettings(master=master.address, timeout_s=5.0)) as client,
+        StoreClient(ClientSettings(master=master.address, timeout_s=20.0)) as client,
     ):
         wait_for_nodes(client)
         assert set(client.batch_put(KEYS, VALUES)) == {Status.OK}
@@ -86,7 +86,7 @@ def test_pins_are_refused_and_everything_else_goes_on(disk: Path) -> None:
         # Killed while it is full: what was acknowledged is there.
         master.kill()
         master.start()
-        wait_until(lambda: client.batch_is_exist(KEYS) == [True] * len(KEYS), 30)
+        wait_until(lambda: client.batch_is_exist(KEYS) == [True] * len(KEYS))
         assert pinned(client) == acknowledged
         (disk / "filler").unlink()
         rest = [key for key in KEYS if key not in acknowledged]

@@ -16,6 +16,8 @@ from moonpool.store_client import StoreClient
 SIZE_BYTES = 96 << 20
 TIMEOUT_S = 20.0
 BEGIN_WAIT_S = 5.0
+PATIENT = ("--suspect-after-s", "60", "--lost-after-s", "120")
+"""A master that takes a frozen node for a slow one, and goes on sending clients to it."""
 
 MakeClient = Callable[..., StoreClient]
 
@@ -25,7 +27,7 @@ class Pool:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self.master = stack.enter_context(MasterProcess())
+            self.master = stack.enter_context(MasterProcess(PATIENT))
             node = NodeProcess(self.master, size=SIZE_BYTES, prefault=False, begin_wait_s=BEGIN_WAIT_S)
             self.node = stack.enter_context(node)
             with client_of(self) as client:

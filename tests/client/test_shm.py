@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from pathlib import Path
 
 import msgspec
@@ -14,7 +13,7 @@ from client.chains import Engine, all_ok, chained
 from client.pool import MakeClient, Pool
 from client.test_prepare import PinningCopier
 from support.payloads import chain_hashes
-from support.waiting import wait_until
+from support.waiting import soon, wait_until
 
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (
@@ -40,10 +39,6 @@ from moonpool.store_client.transports.small_door import SMALL_PIECES
 BLOCK_BYTES = 64 << 10
 SPEC = chained("shm", BLOCK_BYTES)
 HELLO = Hello(PROTOCOL_VERSION, "client", "test")
-
-
-def soon() -> float:
-    return time.monotonic() + 5
 
 
 def transport_of(pool: Pool, tmp_path: Path, copier: HostCopier) -> ShmTransport:

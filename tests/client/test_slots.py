@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from client.test_shm import BLOCK_BYTES, SPEC, batch_of, transport_of
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from support.payloads import chain_hashes
+from support.waiting import soon
 
 from moonpool.schemas.messages import Granted, RegisterKeyspace, Status
 from moonpool.schemas.packed import pack_u32
@@ -25,10 +25,6 @@ from moonpool.store_client.transports.shm import ShmTransport
 
 needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
 COUNT = 9
-
-
-def soon() -> float:
-    return time.monotonic() + 5
 
 
 @pytest.fixture(params=[pytest.param(True, marks=needs_c), False], ids=["c", "python"])

@@ -37,7 +37,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
 
 def test_match_load_and_save_are_spans(exporter) -> None:  # type: ignore[no-untyped-def]
     with MasterProcess() as master, NodeProcess(master) as node:
-        settings = ClientSettings(master=master.address, run_dir=node.run_dir, tracing=True)
+        settings = ClientSettings(master=master.address, run_dir=node.run_dir, tracing=True, timeout_s=20)
         with StoreClient(settings) as client:
             keyspace = client.register_keyspace(chained("traced", BLOCK_BYTES))
             chain = chain_hashes("prompt", 10)
@@ -58,7 +58,7 @@ def test_nothing_is_imported_where_it_is_off() -> None:
         "import sys; from moonpool.store_client import StoreClient; StoreClient().close();"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     assert spans(wanted=False) is no_spans
 
 

@@ -49,7 +49,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[TraceCollector]:
     with TraceCollector() as running:
         provider = TracerProvider(resource=Resource.create({"service.name": "engine"}))
         endpoint = f"{running.environment['OTEL_EXPORTER_OTLP_ENDPOINT']}/v1/traces"
-        provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(endpoint, timeout=5)))
+        provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(endpoint, timeout=30)))
         monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
         yield running
         provider.shutdown()
@@ -66,12 +66,12 @@ class Traced:
         node.environment = collector.environment
         stack.enter_context(node)
         settings = ClientSettings(
-            master=master.address, run_dir=node.run_dir, tracing=True, timeout_s=10, transport=transport
+            master=master.address, run_dir=node.run_dir, tracing=True, timeout_s=30, transport=transport
         )
         make = spans(wanted=True)
         self.client = StoreClient(settings)
         self._lookups = PoolLookups(
-            self.client, Counters(), timeout_s=10, adapter_digest=lambda _: None, spans=make
+            self.client, Counters(), timeout_s=30, adapter_digest=lambda _: None, spans=make
         )
         stack.callback(self._lookups.close)
         memory = np.ones((len(CHAIN), BLOCK_BYTES), np.uint8)
@@ -79,7 +79,7 @@ class Traced:
         view = TensorView("layer", memory.ctypes.data, memory.shape, (BLOCK_BYTES, 1), 1, "uint8")
         self._worker = WorkerHalf(
             PLAN,
-            ConnectorSettings(),
+            ConnectorSettings(load_timeout_s=30, save_timeout_s=30),
             StoreClient(settings),
             Place(0, 0),
             [GroupLayout([view], len(CHAIN))],
@@ -97,7 +97,7 @@ class Traced:
             found.extend(int(answer.ready[0]) for answer in self._lookups.take() if answer.ready)  # type: ignore[arg-type]
             return bool(found)
 
-        wait_until(answered, 20)
+        wait_until(answered)
         return found[0]
 
     def _transfer(self, request: str) -> tuple[Transfer, ChainPart]:
@@ -108,13 +108,13 @@ class Traced:
         transfer, part = self._transfer(request)
         self._worker.step(StepMeta(specs=[SPEC], chains=[part], job=SaveJob(1, [transfer])))
         self._worker.start_saves(lambda: lambda: None)
-        wait_until(lambda: self._worker.take_report() is not None, 20)
+        wait_until(lambda: self._worker.take_report() is not None)
 
     def load(self, request: str) -> None:
         transfer, part = self._transfer(request)
         self._worker.step(StepMeta(chains=[part], loads=[transfer]))
         self._worker.start_loads(lambda: lambda: None)
-        wait_until(lambda: self._worker.take_loads().finished == {request}, 20)
+        wait_until(lambda: self._worker.take_loads().finished == {request})
 
 
 def tree(collector: TraceCollector, request: str, wanted: set[str]) -> dict[str, Seen]:
@@ -127,7 +127,7 @@ def tree(collector: TraceCollector, request: str, wanted: set[str]) -> dict[str,
         found.update({one.name: one for one in spans for root in roots if one.trace == root.trace})
         return found.keys() >= wanted
 
-    wait_until(complete, 20)
+    wait_until(complete)
     return found
 
 
@@ -146,7 +146,7 @@ def wait_for_pool(pool: Traced, save: Callable[[str], None]) -> None:
         save("warm")
         return pool.client.match(SPEC.digest(), CHAIN) == len(CHAIN)
 
-    wait_until(saved, 30)
+    wait_until(saved)
 
 
 def test_from_the_connector_to_the_node(collector: TraceCollector) -> None:
@@ -174,7 +174,7 @@ def test_from_the_connector_to_the_node(collector: TraceCollector) -> None:
         save = tree(collector, "warm", {"moonpool.master.PutStart", "moonpool.node.PutSmall"})
         for name in ("moonpool.master.PutStart", "moonpool.node.PutSmall"):
             assert above(save, name) == [name, "moonpool.save", "moonpool.connector.save"]
-        wait_until(lambda: any(one.failed and one.name == "moonpool.match" for one in collector.spans), 20)
+        wait_until(lambda: any(one.failed and one.name == "moonpool.match" for one in collector.spans))
     names = {one.name for one in collector.spans if not one.parent}
     assert not [name for name in names if ".master." in name or ".node." in name], (
         "no trace begins at a server"

@@ -13,13 +13,13 @@ CACHE = Path(__file__).resolve().parent.parent.parent / ".cache"
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_second_engine_takes_the_prompt_from_the_pool() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "moonpool.store_client.cli.main", "demo", "--json", "--cache", str(CACHE)],
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=1700,
         check=False,
     )
     assert done.returncode == 0, done.stderr

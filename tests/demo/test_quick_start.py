@@ -24,14 +24,14 @@ INSTEAD = {
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_quick_start_reaches_a_hit(tmp_path: Path) -> None:
     ensure_model(ROOT / ".cache", print)
     (tmp_path / "logs").mkdir()
     script = Script(
         blocks(PAGE), lambda command: INSTEAD.get(command, command.replace("REPOSITORY", str(ROOT)))
     )
-    said = run(script, cwd=tmp_path, logs=tmp_path / "logs", path=[], timeout_s=500)
+    said = run(script, cwd=tmp_path, logs=tmp_path / "logs", path=[], timeout_s=1100)
     assert "moonpool 0." in said
     answers = [json.JSONDecoder().raw_decode(said, found.start())[0] for found in re.finditer('{"id":', said)]
     first, second = (answer["choices"][0]["text"] for answer in answers)

@@ -77,13 +77,13 @@ def test_commands_of_a_page_work(page: Path, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     given = [Block("sh", f"{GIVEN[named(page)]}\n")] if named(page) in GIVEN else []
-    run(Script([*given, *blocks(page)], changed), cwd=tmp_path, logs=logs, path=PATH, timeout_s=120)
+    run(Script([*given, *blocks(page)], changed), cwd=tmp_path, logs=logs, path=PATH, timeout_s=360)
 
 
 def test_a_command_that_fails_is_named(tmp_path: Path) -> None:
     page = [Block("sh", "true\nmoonpool status --master 127.0.0.1:9  # nobody there\ntouch late\n")]
     with pytest.raises(AssertionError, match=r"FAILED: moonpool status --master 127\.0\.0\.1:9"):
-        run(Script(page, changed), cwd=tmp_path, logs=tmp_path, path=PATH, timeout_s=60)
+        run(Script(page, changed), cwd=tmp_path, logs=tmp_path, path=PATH, timeout_s=180)
     assert not (tmp_path / "late").exists()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from client.pool import BEGIN_WAIT_S, SIZE_BYTES, MakeClient, Pool, client_of, wait_for_nodes
+from client.pool import BEGIN_WAIT_S, PATIENT, SIZE_BYTES, MakeClient, Pool, client_of, wait_for_nodes
 from support.processes import MasterProcess, NodeProcess
 
 from moonpool.store_client import StoreClient
@@ -20,7 +20,7 @@ class EnginePool(Pool):
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self.master = stack.enter_context(MasterProcess())
+            self.master = stack.enter_context(MasterProcess(PATIENT))
             settings = {"prefault": False, "begin_wait_s": BEGIN_WAIT_S, "engine_protocol": "tcp"}
             self.node = stack.enter_context(NodeProcess(self.master, size=SIZE_BYTES, **settings))
             with client_of(self) as client:

@@ -17,7 +17,7 @@ from moonpool.schemas.packed import join_hashes
 from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
 
 HASHES = chain(3000)
-T_S = 30.0
+T_S = 120.0
 
 
 class Life:

@@ -121,7 +121,7 @@ def test_the_context_is_enough_to_build_and_holds_no_more(tmp_path: Path) -> Non
     assert not {".git", "tests", ".venv"} & set(held)
     command = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--no-index"]
     done = subprocess.run(
-        [*command, "-w", tmp_path, context], capture_output=True, text=True, timeout=120, check=False
+        [*command, "-w", tmp_path, context], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     with zipfile.ZipFile(next(tmp_path.glob("moonpool-*.whl"))) as wheel:

@@ -74,10 +74,10 @@ def helm_test(manifests: Manifests, client: Path) -> None:
     (container,) = manifests.of("Pod", "test")["spec"]["containers"]
     done = subprocess.run(
         [sys.executable, *container["command"][1:]],
-        env=os.environ | {"MOONCAKE_CONFIG_PATH": str(client), "TIMEOUT_S": "30"},
+        env=os.environ | {"MOONCAKE_CONFIG_PATH": str(client), "TIMEOUT_S": "100"},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "put, get and remove of 1 MiB: good\n"), done.stderr
@@ -92,7 +92,7 @@ def test_servers_run_on_what_the_chart_wrote(chart: Chart, tmp_path: Path, name:
         helm_test(manifests, files["client"])
         for what in ("live", "ready"):
             url = f"http://127.0.0.1:{ports['http']}/api/v1/health/{what}"
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 assert answer.status == 200
 
 

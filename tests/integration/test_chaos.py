@@ -32,7 +32,7 @@ SEED = 20
 SOAK = 10 if os.environ.get("MOONPOOL_SOAK") else 1
 VERIFIED_READS = 10_000 * SOAK
 FAULTS = 8 * SOAK
-TIME_LIMIT_S = 180.0 * SOAK
+TIME_LIMIT_S = 600.0 * SOAK
 READERS, WRITERS, WRITER_PROCESSES = 3, 1, 2
 
 
@@ -107,7 +107,7 @@ def start_writer(port: str, seed: int) -> subprocess.Popen[bytes]:
 def end_writer(process: subprocess.Popen[bytes]) -> None:
     """Kill -9, stopped or not."""
     process.kill()
-    process.wait(10)
+    process.wait(60)
     assert process.stdout is not None
     process.stdout.close()
 
@@ -202,7 +202,7 @@ def test_no_wrong_byte_and_no_slot_lost() -> None:
         finally:
             stop.set()
             for thread in threads:
-                thread.join(30)
+                thread.join(120)
             for writer in faults.writers:
                 end_writer(writer)
         print(f"{tally.verified} verified, {tally.missed} missed, {tally.written} written, {tally.faults}")
@@ -215,7 +215,7 @@ def test_no_wrong_byte_and_no_slot_lost() -> None:
 def assert_all_space_comes_back(client: StoreClient, node: NodeProcess) -> None:
     """With every row removed and every writer gone, the node has all its slots again."""
     keyspace = client.register_keyspace(SPEC)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     used = -1
     while time.monotonic() < deadline:
         client.clear(keyspace)

@@ -22,7 +22,8 @@ from moonpool.store_client.raw_memory import address_of
 
 BLOCK_BYTES = 64 << 10
 SIZE_BYTES = 32 << 20
-QUICK = ("--suspect-after-s", "0.5", "--lost-after-s", "1.0", "--heartbeat-s", "0.2")
+QUICK = ("--suspect-after-s", "3", "--lost-after-s", "5", "--heartbeat-s", "0.2")
+"""Lost soon, but not for a pause of a second."""
 
 
 class ReplicaPool:
@@ -46,17 +47,18 @@ class ReplicaPool:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self.master)
+            settings = {"begin_wait_s": 5, **self._settings}
             for name in self._names:
-                node = NodeProcess(self.master, name=name, size=self._size, prefault=False, **self._settings)
+                node = NodeProcess(self.master, name=name, size=self._size, prefault=False, **settings)
                 self.nodes[name] = stack.enter_context(node)
             self.client = stack.enter_context(
                 StoreClient(
                     ClientSettings(
-                        master=self.master.address, transport="tcp", timeout_s=10.0, token=self._token
+                        master=self.master.address, transport="tcp", timeout_s=30.0, token=self._token
                     )
                 )
             )
-            wait_until(lambda: len(self.live()) == len(self._names), 30)
+            wait_until(lambda: len(self.live()) == len(self._names))
             self._stack = stack.pop_all()
         return self
 
@@ -92,7 +94,7 @@ class Chain:
         (statuses,) = client.put_blocks([BlockPut(self.keyspace, 0, self.hashes, 0, source)])
         assert (statuses == Status.OK).all(), statuses
         # Reported a little later.
-        wait_until(lambda: client.match(self.keyspace, self.hashes) == len(self.hashes), 30)
+        wait_until(lambda: client.match(self.keyspace, self.hashes) == len(self.hashes))
 
     def get(self, client: StoreClient) -> int:
         """How many blocks come back, each of them right."""

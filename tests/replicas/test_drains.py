@@ -72,7 +72,7 @@ def test_a_node_is_emptied_while_it_is_read() -> None:
         assert done.json["left"] == done.json["no_space"] == 0 < done.json["moved"]
         assert reads and min(reads) == 150, "a read missed what was being moved"
         assert all(full not in pool.holders(chain.keyspace, h) for h in chain.hashes)
-        wait_until(lambda: pool.nodes[full].status()["objects"] == 0, 30)
+        wait_until(lambda: pool.nodes[full].status()["objects"] == 0)
         fresh = Chain("put meanwhile", 4)
         fresh.put(pool.client)
         assert full not in pool.holders(fresh.keyspace, fresh.hashes[0])
@@ -85,10 +85,10 @@ def test_a_drain_goes_on_after_a_restart_of_the_master(tmp_path: object) -> None
         chain.put(pool.client)
         full = pool.holders(chain.keyspace, chain.hashes[0])[0]
         assert pool.client.admin.drain(full)
-        wait_until(lambda: any(one.moved for one in pool.client.admin.drains()), 30)
+        wait_until(lambda: any(one.moved for one in pool.client.admin.drains()))
         pool.master.kill()
         pool.master.start()
-        wait_until(lambda: pool.live() == {"a", "b"}, 30)
+        wait_until(lambda: pool.live() == {"a", "b"})
         assert [one.node for one in pool.client.admin.drains()] == [full]
-        wait_until(lambda: not pool.client.admin.drains()[0].left, 30)
+        wait_until(lambda: not pool.client.admin.drains()[0].left)
         assert chain.get(pool.client) == 60

@@ -18,12 +18,12 @@ def test_a_lost_node_is_survived_and_its_copies_are_made_anew() -> None:
         chain.put(pool.client)
         assert pool.client.admin.set_replicas(chain.keyspace, 2)
         assert not pool.client.admin.set_replicas(chain.keyspace, 2)
-        wait_until(lambda: all(len(pool.holders(chain.keyspace, h)) == 2 for h in chain.hashes), 30)
+        wait_until(lambda: all(len(pool.holders(chain.keyspace, h)) == 2 for h in chain.hashes))
         gone = pool.holders(chain.keyspace, chain.hashes[0])[0]
         pool.nodes[gone].kill()
         assert chain.get(pool.client) == 40  # some after a second look
         left = sorted({"a", "b", "c"} - {gone})
-        wait_until(lambda: all(pool.holders(chain.keyspace, h) == left for h in chain.hashes), 30)
+        wait_until(lambda: all(pool.holders(chain.keyspace, h) == left for h in chain.hashes))
         assert chain.get(pool.client) == 40
 
 
@@ -33,9 +33,9 @@ def test_objects_keep_their_names() -> None:
         values = [key.encode() * 100 for key in keys]
         assert pool.client.batch_put(keys, values) == [Status.OK] * 20
         pool.client.admin.set_replicas(OBJECTS, 2)
-        wait_until(lambda: all(pool.holders(OBJECTS, object_hash(key)) == ["a", "b"] for key in keys), 30)
+        wait_until(lambda: all(pool.holders(OBJECTS, object_hash(key)) == ["a", "b"] for key in keys))
         pool.nodes["a"].kill()
-        wait_until(lambda: pool.live() == {"b"}, 30)
+        wait_until(lambda: pool.live() == {"b"})
         assert pool.client.batch_get(keys) == values
 
 
@@ -46,12 +46,12 @@ def test_guarded_nodes_copy_with_their_own_token_also_ahead_of_use(tmp_path: Pat
         chain = Chain("guarded", 3)
         chain.put(pool.client)
         pool.client.admin.set_replicas(chain.keyspace, 2)
-        wait_until(lambda: pool.holders(chain.keyspace, chain.hashes[2]) == ["a", "b"], 30)
+        wait_until(lambda: pool.holders(chain.keyspace, chain.hashes[2]) == ["a", "b"])
         warmed = Chain("warmed", 5)
         warmed.put(pool.client)
         (first,) = pool.holders(warmed.keyspace, warmed.hashes[4])
         (other,) = {"a", "b"} - {first}
         ordered = pool.client.admin.warm(warmed.keyspace, warmed.hashes[4:], with_prefix=True, node=other)
         assert (ordered.copies, ordered.size_bytes) == (5, 5 * BLOCK_BYTES)
-        wait_until(lambda: all(pool.holders(warmed.keyspace, h) == ["a", "b"] for h in warmed.hashes), 30)
+        wait_until(lambda: all(pool.holders(warmed.keyspace, h) == ["a", "b"] for h in warmed.hashes))
         assert not pool.client.admin.warm(warmed.keyspace, node=other).copies, "they are there"

@@ -15,7 +15,7 @@ from moonpool.master.store.limits import COMMIT_BYTES_MAX, OPS_MAX
 from moonpool.master.store.memory import MemoryStore
 from moonpool.schemas.errors import Closed, Compacted, InvalidParams, LeaseLost, TooLarge
 
-T_S = 30.0
+T_S = 120.0
 """A deadline that a loaded machine keeps."""
 
 

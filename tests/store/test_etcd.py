@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 from support.etcd_server import PASSWORD, EtcdServer, open_etcd
+from support.waiting import at_most
 
 from moonpool.master.store.base import Changes, Condition, Put
 from moonpool.master.store.etcd import EtcdStore
@@ -17,7 +18,7 @@ from moonpool.master.store.etcd_link import EtcdAccess
 from moonpool.schemas.errors import Compacted, DeadlineExceeded, RpcFailed, StoreFailed
 
 pytestmark = pytest.mark.etcd
-T_S = 30.0
+T_S = 120.0
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ async def until_put(store: EtcdStore, key: bytes) -> int:
     end_s = time.monotonic() + T_S
     while True:
         try:
-            revision = await store.commit([Put(key, b"")], timeout_s=5)
+            revision = await store.commit([Put(key, b"")], timeout_s=20)
             assert revision is not None
             return revision
         except (RpcFailed, DeadlineExceeded):
@@ -96,7 +97,7 @@ async def test_a_frozen_server_costs_the_deadline(etcd: EtcdServer) -> None:
         await store.read(b"", timeout_s=0.5)
     with pytest.raises((DeadlineExceeded, RpcFailed)):
         await store.commit([Put(b"b", b"")], timeout_s=0.5)
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < at_most(3)
     etcd.thaw()
     await until_put(store, b"c")
     await store.close()
@@ -106,8 +107,8 @@ async def test_the_next_endpoint_is_asked(etcd: EtcdServer, tmp_path: Path) -> N
     with EtcdServer(tmp_path / "frozen") as frozen:
         store = EtcdStore(EtcdAccess(("127.0.0.1:1", frozen.endpoint, etcd.endpoint)), b"/moonpool/test/")
         frozen.freeze()
-        assert (await store.read(b"", timeout_s=9)).records == ()
-        revision = await store.commit([Put(b"a", b"1")], conditions=[Condition(b"a")], timeout_s=9)
+        assert (await store.read(b"", timeout_s=60)).records == ()
+        revision = await store.commit([Put(b"a", b"1")], conditions=[Condition(b"a")], timeout_s=60)
         assert revision is not None
         await store.close()
 

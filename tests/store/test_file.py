@@ -20,7 +20,7 @@ from moonpool.master.store.file import FileStore
 from moonpool.master.store.frames import decode_frames, encode_frames
 from moonpool.schemas.errors import CorruptStore, DeadlineExceeded, StoreFailed
 
-T_S = 30.0
+T_S = 120.0
 
 
 async def everything(store: FileStore) -> dict[bytes, bytes]:

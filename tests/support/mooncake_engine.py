@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-SETTLE_S = 30.0
+SETTLE_S = 120.0
 
 
 class Engine:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-SETTLE_S = 30.0
+SETTLE_S = 120.0
 SCHEDULER_METHODS = (
     "on_new_request",
     "get_num_new_matched_tokens",
@@ -44,7 +44,7 @@ class Gate:
 
     def _call(self, *arguments: Any, **named: Any) -> Any:
         self.entered.set()
-        assert self._open.wait(60)
+        assert self._open.wait(300)
         return self._real(*arguments, **named)
 
     def open(self) -> None:
@@ -92,7 +92,7 @@ class Engine:
         self.runs.clear()
         return {"outputs": list(ended.values())}
 
-    def step(self, until: str, limit_s: float = 20.0) -> dict[str, Any]:
+    def step(self, until: str, limit_s: float = 120.0) -> dict[str, Any]:
         """Steps until a gate has been reached ("gate <name>"), some prefill is half done or tokens come out."""
         end_s = time.monotonic() + limit_s
         while time.monotonic() < end_s:

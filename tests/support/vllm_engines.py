@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from support.tiny_model import VOCABULARY
 
-START_TIMEOUT_S = 180.0
-ORDER_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 600.0
+ORDER_TIMEOUT_S = 300.0
 BLOCK_TOKENS = 32
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -166,7 +166,7 @@ class Nursery:
     ) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(120)
         self._process.stdout.close()
         self._log.close()
         self._folder.cleanup()

@@ -16,7 +16,7 @@ from moonpool.master.ui.sessions import SESSION_S, SESSIONS_MAX, Sessions
 pytestmark = pytest.mark.browser
 
 PATHS = ("/ui/", "/ui/nodes", "/ui/keyspaces", "/ui/tenants", "/ui/explorer", "/ui/activity")
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 CELLS = """(row) => [...row.children].map((cell) => {
     const box = cell.getBoundingClientRect();
     return [box.left, box.right, getComputedStyle(cell, '::before').content];

@@ -20,11 +20,11 @@ def test_a_master_that_does_not_answer_is_named(browser: Browser, tmp_path: Path
         page.goto(f"{cluster.pages[0]}/ui/", wait_until="load")
         page.get_by_label("Token").fill(TOKENS["admin"])
         page.get_by_role("button", name="Log in").click()
-        expect(page.get_by_text("Hit ratio in blocks")).to_be_visible(timeout=20_000)
+        expect(page.get_by_text("Hit ratio in blocks")).to_be_visible(timeout=60_000)
         warning = page.get_by_text(f"master {cluster.masters[1].address} has not answered")
         expect(warning).to_have_count(0)
         cluster.masters[1].freeze()
         try:
-            expect(warning).to_be_visible(timeout=40_000)
+            expect(warning).to_be_visible(timeout=90_000)
         finally:
             cluster.masters[1].thaw()

@@ -15,12 +15,14 @@ from support.damage import Damage, change_owner, flip_payload, shorten
 from support.pool import Pool
 from support.processes import ServerProcess
 from support.vllm_engines import BLOCK_TOKENS, EngineProcess, Output, StartEngine, prompt
+from support.waiting import at_most, soon
 
 pytestmark = pytest.mark.vllm
 
 BLOCKS = 8
-MATCH_TIMEOUT_S = 1.0
-LOAD_TIMEOUT_S = 1.0
+MATCH_TIMEOUT_S = 3.0
+LOAD_TIMEOUT_S = 3.0
+"""Longer than a healthy pool takes on a busy machine."""
 SHUN_S = 1.0
 BREAKER_S = 1.5
 """Longer than clients leave a server alone that failed: what a test does next, it does with healthy ones."""
@@ -93,7 +95,7 @@ def test_blocks_that_are_found_and_cannot_be_read_end_no_request_and_no_patience
     # Every block that was not loaded was told to vLLM, and each request was let in again twice at most.
     assert all(sorted(load["blocks"]) == load["bad"] for load in loads)
     assert 1 <= reader.counted("load_requests") - before <= 2 * len(asked)
-    assert took_s < 2 * LOAD_TIMEOUT_S * len(asked) + 5
+    assert took_s < at_most(2 * LOAD_TIMEOUT_S * len(asked))
     reader.settle()
 
 
@@ -162,11 +164,11 @@ def test_a_dead_owner_is_a_miss_and_its_blocks_come_back_with_it(
         pool.node.start()
     same(found, reference.generate(late, asked))
     assert [output.cached for output in found] == [0, 0]
-    assert took_s < 2 * LOAD_TIMEOUT_S + MATCH_TIMEOUT_S + 2
+    assert took_s < at_most(2 * LOAD_TIMEOUT_S + MATCH_TIMEOUT_S)
     reader.settle()
 
     reader.forget()
-    end_s = time.monotonic() + 15
+    end_s = soon(60)
     while reader.generate(asked)[0].cached < BLOCKS * BLOCK_TOKENS:
         assert time.monotonic() < end_s, "the node's blocks did not come back"
         reader.forget()
@@ -189,7 +191,7 @@ def test_a_frozen_master_blocks_no_step_and_costs_one_deadline(
     assert max(blocked_s) < STEP_BLOCKED_MAX_S
     slow_s = max(output.ttft_s for output in want)
     extra_s = [output.ttft_s - slow_s for output in found]
-    assert max(extra_s) < MATCH_TIMEOUT_S + 0.25
+    assert max(extra_s) < at_most(MATCH_TIMEOUT_S)
     assert reader.counted("match_timeouts") + reader.counted("match_failures") >= 1
     reader.settle()
 
