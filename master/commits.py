@@ -12,6 +12,7 @@ from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
 from moonpool.master.many_rows import MANY, add_candidates
 from moonpool.master.table import Table, Usable
+from moonpool.schemas.messages import PutAnswer
 from moonpool.schemas.packed import I64
 
 
@@ -23,12 +24,14 @@ def commit(
     now_s: float,
     drops: DropBatch,
     copies_max: int = 1,
-) -> None:
+) -> dict[int, PutAnswer]:
     """Takes in committed slots. Dropped are those that the index has no use for: surplus copies, also where they
     lie elsewhere, and entries that contradict what it knows. Entries that repeat what is known are no surplus.
-    `copies_max`: of a cell, where these are no surplus."""
+    `copies_max`: of a cell, where these are no surplus. Returns generations of the entries that it has no use for, and
+    what a PutStart would have said of them."""
+    refused: dict[int, PutAnswer] = {}
     if table.adopt(segment, entries, now_s):
-        return
+        return refused
     rows: I64 = np.array(table.rows_of(entries, now_s), dtype=np.int64)
     cells = rows * table.world + entries.ranks
     chosen, new_here = _fresh(table, segment, rows, cells)
@@ -46,6 +49,9 @@ def commit(
         surplus = _commit_again(table, segment, entries, index, int(rows[index]), usable, now_s, copies_max)
         if surplus is not None:
             rank, block_hash = int(entries.ranks[index]), entries.hashes[index]
+            if (surplus.segment, surplus.generation) == (segment, entries.generations[index]):
+                sound = rows[index] >= 0 and table.sound(int(rows[index]), rank)
+                refused[surplus.generation] = PutAnswer.EXISTS if sound else PutAnswer.BUSY
             drops.add(surplus.segment, table.keyspace, rank, block_hash, surplus.slot, surplus.generation)
     touched = list(dict.fromkeys(fresh_rows.tolist()))
     if isinstance(table, ChainedTable) and len(touched) >= MANY:
@@ -58,6 +64,7 @@ def commit(
     for row in touched:
         if table.stale(row, now_s):  # somebody is at work on it again
             table.unready_as_of(row, now_s)
+    return refused
 
 
 def _queue(table: Table, rows: list[int], segment: int, now_s: float) -> None:

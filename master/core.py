@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from moonpool.master.direct_puts import DirectPuts
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.kv_feed import KvFeed
 from moonpool.master.look import Look
@@ -20,7 +21,7 @@ from moonpool.master.placement import choose
 from moonpool.master.quotas import Spend
 from moonpool.master.removal_orders import RemovalOrders
 from moonpool.master.replicas.replication import Replication
-from moonpool.master.reports import read_orders
+from moonpool.master.reports import acknowledgement, read_orders
 from moonpool.master.request_counts import count
 from moonpool.master.restorer import Restorer
 from moonpool.master.shard_set import ShardSet
@@ -47,7 +48,6 @@ from moonpool.schemas.messages import (
     Heartbeat,
     InventoryEnd,
     KeyspaceRegistered,
-    Keyspaces,
     ListKeyspaces,
     ListTenants,
     Message,
@@ -106,6 +106,7 @@ class MasterCore:
                 self._shards.own(shard, epoch)
                 self._shards.loaded(shard)
         self._nodes = Nodes(settings.suspect_after_s, settings.lost_after_s)
+        self._direct_puts = DirectPuts(self._shards, self._nodes, self.tenants)
         self.look = Look(self._nodes, self._shards)
         self._drop_id = 0
         self._removals = RemovalOrders(self._shards, self._nodes, self._next_drop_id)
@@ -122,7 +123,7 @@ class MasterCore:
         """Which blocks requests and sessions have written."""
         self._handlers: dict[type[Message], Callable[[Any, float, Origin], Outcome]] = {
             RegisterKeyspace: self._register_keyspace,
-            ListKeyspaces: self._list_keyspaces,
+            ListKeyspaces: lambda message, *_: Outcome(self.tenants.keyspaces(message.tenant)),
             GetClusterMap: self._cluster_map,
             GetStatus: self._get_status,
             Drain: self._drain,
@@ -213,6 +214,7 @@ class MasterCore:
         count(self._counts, message, reply)
         if isinstance(message, PutStart) and isinstance(reply, PutStarted):
             self.tags.note(message, reply, origin.tenant)
+            reply = self._direct_puts.allow(message, reply, origin.host)
         removals = [step for step in steps if step.predicate is not None]
         pushes = self._pushes([step for step in steps if step.predicate is None])
         if not removals:
@@ -229,9 +231,6 @@ class MasterCore:
     def _register_keyspace(self, message: RegisterKeyspace, now_s: float, origin: Origin) -> Outcome:
         self._shards.register(message.spec)
         return Outcome(KeyspaceRegistered(message.spec.digest(), self._shards.total))
-
-    def _list_keyspaces(self, message: ListKeyspaces, now_s: float, origin: Origin) -> Outcome:
-        return Outcome(Keyspaces([spec for spec in self._shards.specs() if spec.tenant == message.tenant]))
 
     def _cluster_map(self, message: GetClusterMap, now_s: float, origin: Origin) -> Outcome:
         entries, total = self._nodes.entries(), self._shards.total
@@ -321,7 +320,8 @@ class MasterCore:
                 index.apply(node.index, op, step)
                 if isinstance(op, Entries) and node.complete:  # until the next heartbeat says it exactly
                     node.free_bytes -= int(u64s(op.lengths).sum())
-        return Outcome(Done(len(message.ops)), pushes + self._pushes([step]), confirmed=tuple(confirmed))
+        reply = acknowledgement(message, step)
+        return Outcome(reply, pushes + self._pushes([step]), confirmed=tuple(confirmed))
 
     def _need(self, message: Need, now_s: float, origin: Origin) -> Outcome:
         self._check_epoch(message.epoch)

@@ -14,14 +14,22 @@ from moonpool.master.promises import Promises
 from moonpool.master.step import Step
 from moonpool.master.table import Table
 from moonpool.schemas.errors import InvalidParams
-from moonpool.schemas.messages import Checked, Entries, Freed, Moved, Obeyed, Op
-from moonpool.schemas.packed import count_of, u32s, u64s
+from moonpool.schemas.messages import Checked, Done, Entries, Freed, Moved, Obeyed, Op, Refused, Report
+from moonpool.schemas.packed import count_of, pack_u64, u32s, u64s
 
 
 def read_orders(op: Obeyed) -> list[tuple[int, int]]:
     """(epoch, drop id) of each. Raises InvalidParams."""
     words = u64s(op.orders).tolist() if count_of(op.orders, 16, "obeyed.orders") else []
     return list(zip(words[::2], words[1::2], strict=True))
+
+
+def acknowledgement(report: Report, step: Step) -> Done | Refused:
+    """The answer to a report that was applied."""
+    count = len(report.ops)
+    if not step.refused:
+        return Done(count)
+    return Refused(count, pack_u64(list(step.refused)), bytes(step.refused.values()))
 
 
 TableOf = Callable[[bytes], Table]
@@ -64,7 +72,8 @@ def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: S
     table.layers.ordered |= op.copied
     # What was ordered is wanted. After a take-over nobody knows which of two copies was there first.
     wanted = op.copied or (step.naming and table.layers.ordered)
-    commit(table, segment, entries, step.usable, step.now_s, step.drops, COPIES_MAX if wanted else 1)
+    copies_max = COPIES_MAX if wanted else 1
+    step.refused |= commit(table, segment, entries, step.usable, step.now_s, step.drops, copies_max)
     if len(promises):
         promises.end_all(zip(repeat(op.keyspace), entries.ranks.tolist(), entries.hashes))
 

@@ -13,6 +13,7 @@ from moonpool.master.drops import DropBatch
 from moonpool.master.quotas import Spend
 from moonpool.master.table import Usable
 from moonpool.schemas.errors import InvalidParams
+from moonpool.schemas.messages import PutAnswer
 
 BLOCKS_MAX = 65536
 """Blocks named by one request: a million tokens of 16 a block. Holds the loop for some tens of ms at worst."""
@@ -50,7 +51,8 @@ PlacePut = Callable[[int], int | None]
 class Step:
     """One shard's. `usable` by segment index; `impaired`: some segment that holds rows isn't. `names`: segment ids by
     index. `near`: segments on the asker's host. `staying`: usable ones that are not to be emptied. `naming`: whether an
-    inventory is under way. `postponed`: segments that may hold what is removed later. `share`: of the time that all shards have. `spend`: asked for each new block where tenants have quotas."""
+    inventory is under way. `postponed`: segments that may hold what is removed later. `share`: of the time that all shards have. `spend`: asked for each new block where tenants have quotas.
+    `refused`: generations of reported slots that the index has no use for."""
 
     now_s: float
     usable: Usable
@@ -64,6 +66,7 @@ class Step:
     staying: Usable = field(default_factory=lambda: NOWHERE)
     naming: bool = False
     drops: DropBatch = field(init=False)
+    refused: dict[int, PutAnswer] = field(default_factory=dict)
     checks: list[CheckOrder] = field(default_factory=list)
     predicate: Predicate | None = None
     postponed: set[int] = field(default_factory=set)

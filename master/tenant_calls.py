@@ -7,7 +7,7 @@ import logging
 from moonpool.master.quotas import Quotas, Share, Spend, Spending, over, parse_quotas
 from moonpool.master.shard_set import ShardSet, StepOf
 from moonpool.master.tenant_books import TenantBooks
-from moonpool.schemas.messages import AS_CONFIGURED, Done, SetTenant, TenantInfo, Tenants
+from moonpool.schemas.messages import AS_CONFIGURED, Done, Keyspaces, SetTenant, TenantInfo, Tenants
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,10 @@ class TenantCalls:
     def limited(self) -> bool:
         """Whether any tenant has a quota."""
         return bool(self._quotas)
+
+    def has_quota(self, tenant: str) -> bool:
+        """Whether that one has."""
+        return self._quotas.limit(tenant) > 0
 
     def spend(self, books: TenantBooks) -> Spend:
         """What new blocks of one request are held against."""
@@ -56,6 +60,10 @@ class TenantCalls:
     def recorded(self, tenant: str, quota_bytes: int | None) -> None:
         """What hard state says of a tenant; None: nothing, so that the settings hold. Raises InvalidParams."""
         self.set(SetTenant(tenant, AS_CONFIGURED if quota_bytes is None else quota_bytes))
+
+    def keyspaces(self, tenant: str) -> Keyspaces:
+        """Of one."""
+        return Keyspaces([spec for spec in self._shards.specs() if spec.tenant == tenant])
 
     def list(self) -> Tenants:
         """Those that have keyspaces or a quota, by name."""

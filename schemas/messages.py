@@ -254,12 +254,18 @@ class PutStart(Message, frozen=True):
     promise_ms: int = 10000
 
 
+DIRECT_BYTES = 8 << 20
+"""Payload of one direct put: what goes to waste where the objects are in the pool already."""
+
+
 class PutStarted(Message, frozen=True):
     """One entry of each list an item: `answers` one PutAnswer byte a block, `segments` the segment to write to
-    (empty where no block of the item is GO)."""
+    (empty where no block of the item is GO). `direct_ms`: for so long this client may put further objects of that
+    keyspace, rank and shard to that segment without asking, DIRECT_BYTES a call at most; 0, or an empty list: it may not."""
 
     answers: list[bytes]
     segments: list[bytes]
+    direct_ms: list[int] = []
 
 
 class PutAbandon(Message, frozen=True):
@@ -660,6 +666,15 @@ class Report(Message, frozen=True):
     epoch: int = 0
 
 
+class Refused(Message, frozen=True):
+    """Answers a Report as Done does, where the index has no use for some of the committed slots, which are to be dropped.
+    `generations` (u64): theirs. `answers`: one PutAnswer byte for each: EXISTS, or BUSY where what is there may go."""
+
+    count: int
+    generations: bytes
+    answers: bytes
+
+
 class Heartbeat(Message, frozen=True):
     """Every second. Answered by Announced."""
 
@@ -789,12 +804,14 @@ class BeginItem(msgspec.Struct, frozen=True, array_like=True):
 
 class Begin(Message, frozen=True):
     """Asks for slots. Idempotent by (session, put_id): a repeated one gets the same grants.
-    `commit`: put ids whose copies are complete, committed first (saves a round trip)."""
+    `commit`: put ids whose copies are complete, committed first (saves a round trip). `direct`: no master was asked (see
+    PutStarted); all BUSY where one must be, now."""
 
     session: int
     put_id: int
     items: list[BeginItem]
     commit: list[int] = []
+    direct: bool = False
 
 
 class Granted(Message, frozen=True):
@@ -807,12 +824,14 @@ class Granted(Message, frozen=True):
 
 
 class Commit(Message, frozen=True):
-    """The copies of these puts are complete. `visible`: answer only after the master has them.
+    """The copies of these puts are complete. `visible`: answer only after the master has them: EXISTS or BUSY where it has
+    no use for them. `direct`: as in their Begin; visible ones then, and FAILED where their report stream has broken meanwhile.
     Answered by Committed."""
 
     session: int
     put_ids: list[int]
     visible: bool = False
+    direct: bool = False
 
 
 class Committed(Message, frozen=True):
@@ -865,11 +884,13 @@ class PutSmall(Message, frozen=True):
     """Begin, payload and commit in one exchange: of objects so small that two exchanges cost more than sending them.
     The node writes them itself, so no session is needed (I4). Answered by Committed.
 
-    `payload`: of all blocks, back to back, SMALL_BYTES at most. `lengths` of the item are always given."""
+    `payload`: of all blocks, back to back, SMALL_BYTES at most. `lengths` of the item are always given. `direct`: as in
+    Begin and Commit."""
 
     item: BeginItem
     payload: bytes
     visible: bool = False
+    direct: bool = False
 
 
 class GetSmall(Message, frozen=True):
@@ -995,6 +1016,7 @@ MasterReply = (
     | ClusterMap
     | StatusReport
     | Announced
+    | Refused
     | Victims
 )
 MasterPush = Drop | Check | CopyOrder | Announced

@@ -173,7 +173,9 @@ def merged(message: Message, parts: Sequence[Part], replies: Sequence[Message]) 
         return Matched(_in_place(parts, [reply.ready for reply in replies]))  # type: ignore[attr-defined]
     if isinstance(message, PutStart) and message.items:
         answers = _in_place(parts, [reply.answers for reply in replies])  # type: ignore[attr-defined]
-        return PutStarted(answers, _in_place(parts, [reply.segments for reply in replies]))  # type: ignore[attr-defined]
+        segments = _in_place(parts, [reply.segments for reply in replies])  # type: ignore[attr-defined]
+        direct = [reply.direct_ms or [0] * len(reply.segments) for reply in replies]  # type: ignore[attr-defined]
+        return PutStarted(answers, segments, _in_place(parts, direct) if any(map(any, direct)) else [])
     if isinstance(message, Presence):
         return Present(_bits(parts, replies))
     if isinstance(message, Renew):

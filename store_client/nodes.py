@@ -16,6 +16,7 @@ from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.guard import Guard
 from moonpool.store_client.telemetry import TransferCounts
 from moonpool.store_client.transports.base import ReadBatch, Transport, WriteBatch
+from moonpool.store_client.transports.shm import ShmTransport
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,11 @@ class NodeLink:
     def open_breaker(self) -> bool:
         """Whether the node failed lately, and hasn't answered since."""
         return self._guard.open
+
+    @property
+    def maps(self) -> bool:
+        """Whether this client maps the node's segment: such a node takes direct puts."""
+        return self.transport.name == ShmTransport.name
 
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:
         """As Transport.read; all FAILED at once where the node failed lately."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from moonpool.schemas.errors import MoonpoolError, ProtocolError
 from moonpool.schemas.keyspace import Kind
 from moonpool.schemas.messages import (
+    DIRECT_BYTES,
     BeginItem,
     Done,
     PutAbandon,
@@ -25,6 +26,7 @@ from moonpool.schemas.messages import (
 )
 from moonpool.schemas.packed import U8, U64, join_hashes
 from moonpool.schemas.runs import STRIDE, shard_of, shards_of
+from moonpool.store_client import permits
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.nodes import Nodes
@@ -75,6 +77,11 @@ class PutPart:
     request_id: str = ""
     session_id: str = ""
 
+    @property
+    def rows(self) -> permits.Rows:
+        """Which rows these are of."""
+        return permits.Rows(self.keyspace, self.rank, self.shard)
+
     def item(self) -> PutItem:
         """What the master is asked."""
         lengths = self.lengths.tolist()
@@ -96,7 +103,7 @@ class PutPart:
         """The same in parts that are an item of a PutStart each: of one shard and no longer than a run. And which of
         its blocks are in each."""
         return [
-            (piece if len(index) <= STRIDE else piece._take(cut, piece.shard), index[cut])
+            (piece if len(index) <= STRIDE else piece.take(cut, piece.shard), index[cut])
             for piece, index in self._by_shard(shards)
             for cut in np.split(np.arange(len(index)), range(STRIDE, len(index), STRIDE))
         ]
@@ -109,11 +116,12 @@ class PutPart:
             return [(replace(self, shard=shard_of(self.keyspace, self.run_root, shards)), every)]
         numbers = shards_of(self.keyspace, join_hashes(self.hashes), len(self.hashes[0]), shards)
         return [
-            (self._take(np.flatnonzero(numbers == shard), shard), np.flatnonzero(numbers == shard))
+            (self.take(np.flatnonzero(numbers == shard), shard), np.flatnonzero(numbers == shard))
             for shard in np.unique(numbers).tolist()
         ]
 
-    def _take(self, index: NDArray[np.intp], shard: int) -> PutPart:
+    def take(self, index: NDArray[np.intp], shard: int) -> PutPart:
+        """Some of the blocks, in that shard."""
         return replace(
             self,
             hashes=[self.hashes[i] for i in index.tolist()],
@@ -123,7 +131,7 @@ class PutPart:
             shard=shard,
         )
 
-    def batch(self, first: int, end: int) -> WriteBatch:
+    def batch(self, first: int, end: int, direct: bool) -> WriteBatch:
         """Blocks first to end, for a node."""
         chained = self.kind is Kind.CHAINED
         item = BeginItem(
@@ -138,7 +146,7 @@ class PutPart:
         )
         whole = end - first == self.source.count
         source = self.source if whole else self.source.take(np.arange(first, end))
-        return WriteBatch(item, self.lengths[first:end], source, self.visible)
+        return WriteBatch(item, self.lengths[first:end], source, self.visible, direct)
 
 
 def _key_bytes(keys: Sequence[str]) -> list[int]:
@@ -164,6 +172,7 @@ class Putter:
         self._cluster = cluster
         self._nodes = nodes
         self._workers = workers
+        self._permits = permits.Permits()
 
     def put(self, parts: Sequence[PutPart], deadline_s: float) -> list[U8]:
         """A Status array a part. Raises nothing: an unreachable master or node gives FAILED."""
@@ -188,6 +197,50 @@ class Putter:
         return [status for group in groups for status in self._put(parts[group], deadline_s)]
 
     def _put(self, parts: Sequence[PutPart], deadline_s: float) -> list[U8]:
+        segments = self._direct_segments(parts, deadline_s)
+        if segments is None:
+            return self._ask_and_put(parts, deadline_s)
+        return self._put_direct(parts, segments, deadline_s)
+
+    def _direct_segments(self, parts: Sequence[PutPart], deadline_s: float) -> list[bytes] | None:
+        """Where each part may be put without asking; None: not all may. A key that is named twice is asked for: the
+        master says BUSY of the second."""
+        now_s = time.monotonic()
+        segments = [self._permits.segment(part.rows, now_s) for part in parts if part.visible]
+        known = [segment for segment in segments if segment is not None]
+        if not parts or len(known) < len(parts):
+            return None
+        if sum(int(part.lengths.sum()) for part in parts) > DIRECT_BYTES:
+            return None
+        hashes = [block_hash for part in parts for block_hash in part.hashes]
+        links = [self._nodes.find(segment, deadline_s) for segment in set(known)]
+        mapped = all(link is not None and link.maps for link in links)
+        return known if mapped and len(set(hashes)) == len(hashes) else None
+
+    def _put_direct(self, parts: Sequence[PutPart], segments: Sequence[bytes], deadline_s: float) -> list[U8]:
+        """Of what is BUSY, or too large for that node, the master is asked. Whoever meets such asks the next time."""
+        statuses = [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
+        writes: dict[bytes, list[_Write]] = {}
+        for i, (part, segment) in enumerate(zip(parts, segments, strict=True)):
+            whole = [(0, len(part.hashes))]
+            self._plan(writes.setdefault(segment, []), part, i, whole, direct=True)
+        self._write_all(writes, statuses, deadline_s)
+        again: list[tuple[int, NDArray[np.intp]]] = []
+        for i, (part, status) in enumerate(zip(parts, statuses, strict=True)):
+            if status.any():
+                self._permits.take(part.rows)
+                index = np.flatnonzero((status == Status.BUSY) | (status == Status.TOO_LARGE))
+                if len(index):
+                    again.append((i, index))
+        asked = [parts[i].take(index, parts[i].shard) for i, index in again]
+        for (i, index), status in zip(again, self._ask_and_put(asked, deadline_s), strict=True):
+            statuses[i][index] = status
+        return statuses
+
+    def _ask_and_put(self, parts: Sequence[PutPart], deadline_s: float) -> list[U8]:
+        if not parts:
+            return []
+        asked_s = time.monotonic()
         statuses = [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
         try:
             request = PutStart([part.item() for part in parts])
@@ -197,6 +250,9 @@ class Putter:
         except MoonpoolError as error:
             log.debug("put refused: %s", error)
             return statuses
+        for part, segment, direct_ms in zip(parts, started.segments, started.direct_ms, strict=False):
+            if direct_ms and part.visible:
+                self._permits.give(part.rows, segment, asked_s, direct_ms)
         writes: dict[bytes, list[_Write]] = {}
         goes: list[NDArray[np.bool_]] = []
         for i, (part, packed, segment) in enumerate(
@@ -214,21 +270,29 @@ class Putter:
             goes.append(answers == PutAnswer.GO)
             if goes[-1].any():
                 self._plan(writes.setdefault(segment, []), part, i, runs_of_true(goes[-1]))
+        self._write_all(writes, statuses, deadline_s)
+        self._abandon(parts, goes, statuses, deadline_s)
+        return statuses
+
+    def _write_all(self, writes: dict[bytes, list[_Write]], statuses: list[U8], deadline_s: float) -> None:
         self._workers.run(
             [partial(self._write, segment, mine, statuses, deadline_s) for segment, mine in writes.items()],
             deadline_s,
         )
-        self._abandon(parts, goes, statuses, deadline_s)
-        return statuses
 
     @staticmethod
-    def _plan(writes: list[_Write], part: PutPart, number: int, runs: Sequence[tuple[int, int]]) -> None:
+    def _plan(
+        writes: list[_Write],
+        part: PutPart,
+        number: int,
+        runs: Sequence[tuple[int, int]],
+        direct: bool = False,
+    ) -> None:
         """Adds the batches of these stretches of a part."""
         for first, end in runs:
             for cut in batches_of(part.lengths[first:end], BATCH_BLOCKS, BATCH_BYTES):
-                writes.append(
-                    _Write(number, first + cut.start, part.batch(first + cut.start, first + cut.stop))
-                )
+                batch = part.batch(first + cut.start, first + cut.stop, direct)
+                writes.append(_Write(number, first + cut.start, batch))
 
     def _write(self, segment: bytes, writes: Sequence[_Write], statuses: list[U8], deadline_s: float) -> None:
         link = self._nodes.find(segment, deadline_s)

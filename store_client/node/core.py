@@ -7,6 +7,7 @@ a time. What changed is told to the Sink before the call returns.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from moonpool.schemas.errors import InvalidParams, Overloaded
 from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Begin, BeginItem, Granted, Status
-from moonpool.schemas.packed import U8, U32, U64, u32s, u64s
+from moonpool.schemas.packed import U8, U32, U64, count_of, u32s, u64s
 from moonpool.schemas.runs import SHARDS_MAX
 from moonpool.store_client.node.annex import Annex, Facts, SessionRecord
 from moonpool.store_client.node.drops import Drops
@@ -61,6 +62,8 @@ class NodeCore:
         self.shards = SHARDS_MAX
         self.reported: dict[int, int] = {}
         """What a commit that answers now waits for until it is visible: by shard a serial of its report stream."""
+        self.generations: list[Sequence[int] | U64] = []
+        """Of the blocks of each put that a commit answers now; 0 where there is no slot. Empty: of an earlier one."""
         counters = ("blocks_committed", "blocks_gone", "puts_revoked", "no_space")
         moved_bytes = ("local_bytes", "small_bytes_read", "small_bytes_written")
         self.counters = dict.fromkeys((*counters, *moved_bytes), 0)
@@ -137,6 +140,10 @@ class NodeCore:
         self.shards = max(1, min(shards, SHARDS_MAX))
 
     # ------------------------------------------------------------ writing
+
+    def count(self, item: BeginItem) -> int:
+        """Blocks of an item. Raises KeyspaceUnknown, InvalidParams."""
+        return count_of(item.hashes, self.keyspaces.spec(item.keyspace).hash_bytes, "hashes")
 
     def begin(self, session: int, request: Begin, *, partial: bool, flags: int = 0) -> Granted | Shortage:
         """Grants slots for every block, headers WRITING before this returns.
@@ -268,7 +275,7 @@ class NodeCore:
         stored = store(self.slots, item, payload, spec, self.shards)
         if not isinstance(stored, Stored):
             return Shortage(stored)
-        self.reported = {}
+        self.reported, self.generations = {}, [stored.generations]
         if stored.entries is not None:
             self.counters["blocks_committed"] += stored.statuses.count(Status.OK)
             self.counters[counter] += stored.size_bytes
@@ -292,14 +299,16 @@ class NodeCore:
         Unknown puts: no bytes. `reported` then says what a visible commit waits for. Raises NotFound (session)."""
         writer = self.writers.get(session)
         answers = []
-        self.reported = {}
+        self.reported, self.generations = {}, []
         for put_id in put_ids:
             put = writer.puts.get(put_id)
             if put is None:
                 answers.append(writer.finished.get(put_id, b""))
+                self.generations.append(())
                 self.reported = dict(self._last_serials)  # it is among them
             else:
                 answers.append(self._commit(put))
+                self.generations.append(put.generations)
                 writer.close(put, answers[-1])
         return answers
 

@@ -22,6 +22,7 @@ from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.items import BLOCKS_MAX
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import Visible
+from moonpool.store_client.node.reports import Surplus
 from moonpool.store_client.transports.engine.address import EngineAddress
 from moonpool.store_client.transports.engine.engine import Engine, Outcome
 from moonpool.store_client.transports.engine.landing import PAYLOAD_BYTES, Landing, LandingBlock
@@ -114,7 +115,7 @@ class Pulls:
         if outcome is not Outcome.LANDED:
             raise TransferFailed(peer=session, reason=outcome.value)
 
-    def _await_visible(self, seen: Future[None]) -> None:
+    def _await_visible(self, seen: Future[Surplus]) -> None:
         try:
             seen.result(self._hooks.visible_wait_s)
         except (TimeoutError, CancelledError):

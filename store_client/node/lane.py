@@ -54,6 +54,7 @@ from moonpool.store_client.node.lane_io import has_bytes, receive, receive_frame
 from moonpool.store_client.node.listing import key_texts
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import Visible
+from moonpool.store_client.node.reports import Surplus
 from moonpool.store_client.node.scoped_reads import checked_pieces, own_headers
 from moonpool.store_client.rpc.access import NOBODY, WITHDRAWN, Access, Admission, check_role, forbidden
 from moonpool.store_client.rpc.server_spans import ServerSpans
@@ -352,7 +353,7 @@ class Lane:
         scrap = memoryview(bytearray(min(size_bytes, SCRAP_BYTES)))
         return [scrap[: min(SCRAP_BYTES, size_bytes - done)] for done in range(0, size_bytes, SCRAP_BYTES)]
 
-    def _await_visible(self, seen: Future[None]) -> None:
+    def _await_visible(self, seen: Future[Surplus]) -> None:
         try:
             seen.result(self._hooks.visible_wait_s)
         except (TimeoutError, CancelledError):

@@ -34,11 +34,13 @@ from moonpool.schemas.messages import (
     Hello,
     Message,
     Need,
+    Refused,
     RegisterKeyspace,
     Report,
     Victims,
     decode_from_master,
 )
+from moonpool.schemas.packed import u64s
 from moonpool.schemas.runs import SHARDS_MAX
 from moonpool.store_client.node.orders import Reporter, obey_check, obey_drop
 from moonpool.store_client.node.pushes import Pushes
@@ -237,6 +239,10 @@ class MasterLink:
         if isinstance(message, Done):
             with self._core.lock:
                 stream.acknowledged(report.stream, report.sequence)
+        elif isinstance(message, Refused) and len(message.generations) == 8 * len(message.answers):
+            surplus = dict(zip(u64s(message.generations).tolist(), message.answers, strict=True))
+            with self._core.lock:
+                stream.acknowledged(report.stream, report.sequence, surplus)
         elif isinstance(message, Failed) and kind is StreamGap:
             logger.warning(
                 "report stream %x of shard %d starts again: %s",

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from moonpool.store_client.node.inventory import Inventory
 from moonpool.store_client.node.obeyed import Order
-from moonpool.store_client.node.reports import WINDOW, ReportStream
+from moonpool.store_client.node.reports import WINDOW, ReportStream, Surplus
 
 WINDOWS = 64
 """Messages of all streams that may be on their way, where there are many."""
 
-Visible = Callable[[Mapping[int, int]], Future[None]]
-"""By shard a serial of its stream -> done once the shards' masters have those."""
+
+class Visible(Protocol):
+    """By shard a serial of its stream -> done once the shards' masters have those: what they had no use for. `unbroken`:
+    see ReportStream.wait."""
+
+    def __call__(self, serials: Mapping[int, int], *, unbroken: bool = False) -> Future[Surplus]: ...
 
 
 class ReportStreams:
@@ -60,9 +64,13 @@ class ReportStreams:
         """Whether the first message of any stream is not acknowledged."""
         return any(stream.opening for stream in self._streams.values())
 
-    def wait(self, serials: Mapping[int, int]) -> Future[None]:
-        """See Visible. Whoever waits bounds the wait and cancels the future. Raises Unavailable."""
-        waits = [self.of(shard).wait(serial) for shard, serial in serials.items()]
+    def settled(self, shards: Iterable[int]) -> bool:
+        """Whether the masters of these shards know all that the segment holds."""
+        return all(self.of(shard).settled for shard in shards)
+
+    def wait(self, serials: Mapping[int, int], *, unbroken: bool = False) -> Future[Surplus]:
+        """See Visible, and ReportStream.wait. Whoever waits bounds the wait and cancels the future. Raises Unavailable."""
+        waits = [self.of(shard).wait(serial, unbroken=unbroken) for shard, serial in serials.items()]
         return waits[0] if len(waits) == 1 else _all(waits)
 
     @property
@@ -81,20 +89,29 @@ class Facts(NamedTuple):
     queued_rows: int
 
 
-def _all(waits: list[Future[None]]) -> Future[None]:
-    """Done when all are; cancelled with it, they make room for others."""
-    whole: Future[None] = Future()
+def _all(waits: list[Future[Surplus]]) -> Future[Surplus]:
+    """Done when all are, or one has failed; cancelled with it, they make room for others."""
+    whole: Future[Surplus] = Future()
     left = len(waits)
+    surplus: dict[int, int] = {}
     if not left:
-        whole.set_result(None)
+        whole.set_result(surplus)
 
-    def one_is_done(wait: Future[None]) -> None:
+    def one_is_done(wait: Future[Surplus]) -> None:
         nonlocal left
         left -= 1  # under the node's lock, as all that ends a wait
-        if not left and not wait.cancelled() and whole.set_running_or_notify_cancel():
-            whole.set_result(None)
+        if wait.cancelled() or whole.done():
+            return
+        error = wait.exception()
+        if error is None:
+            surplus.update(wait.result())
+        if (error is not None or not left) and whole.set_running_or_notify_cancel():
+            if error is not None:
+                whole.set_exception(error)
+            else:
+                whole.set_result(surplus)
 
-    def cancel_all(ended: Future[None]) -> None:
+    def cancel_all(ended: Future[Surplus]) -> None:
         if ended.cancelled():
             for wait in waits:
                 wait.cancel()

@@ -8,9 +8,9 @@ them and queued behind what is there, so the master sees every slot's changes in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from moonpool.schemas.errors import Unavailable
 from moonpool.schemas.messages import (
@@ -42,10 +42,16 @@ CARRIED_MAX = 4096
 WAITERS_MAX = 8192
 
 
+Surplus = Mapping[int, int]
+"""Generations of committed slots that a master has no use for, and a PutAnswer of each."""
+
+
 @dataclass(slots=True, eq=False)
 class _Waiter:
     serial: int | None  # None: until the inventory under way has ended
-    future: Future[None]
+    future: Future[Surplus]
+    unbroken: bool
+    surplus: dict[int, int] = field(default_factory=dict)
 
 
 class ReportStream:
@@ -109,6 +115,13 @@ class ReportStream:
         """Whether there is a master to report to."""
         return self._stream >= 0
 
+    @property
+    def settled(self) -> bool:
+        """Whether there is one that knows all that the segment holds: nothing but news is to be told."""
+        return (
+            self._opened and self._inventory is None and self._acked_serial >= (self._inventory_serial or 0)
+        )
+
     def emit(self, op: Op) -> int:
         """Queues an op, and says what to wait for until the master has it."""
         serial = self._push(op)
@@ -152,8 +165,13 @@ class ReportStream:
         self._opened = False
         self._first_serial = self._serial + 1
         self._inventory = self._inventory_serial = None
+        broken = [waiter for waiter in self._waiters if waiter.unbroken]
+        self._waiters = [waiter for waiter in self._waiters if not waiter.unbroken]
         for waiter in self._waiters:
             waiter.serial = None
+        for waiter in broken:
+            if waiter.future.set_running_or_notify_cancel():
+                waiter.future.set_exception(Unavailable(peer="the master", retry_in_s=0.0))
 
     def _push(self, op: Op) -> int:
         self._serial += 1
@@ -201,8 +219,8 @@ class ReportStream:
         for op in carried:
             self._carried[self._push(op)] = op
 
-    def acknowledged(self, stream: int, sequence: int) -> None:
-        """The master has taken all messages of this stream up to `sequence`."""
+    def acknowledged(self, stream: int, sequence: int, surplus: Surplus | None = None) -> None:
+        """The master has taken all messages of this stream up to `sequence`. `surplus`: of the last one."""
         if stream != self._stream:
             return
         self._opened = True
@@ -212,12 +230,14 @@ class ReportStream:
             serial for serial in self._carried if self._first_serial <= serial <= self._acked_serial
         ]:
             del self._carried[serial]
+        for waiter in self._waiters if surplus else ():
+            waiter.surplus |= surplus or {}
         done = [w for w in self._waiters if w.serial is not None and w.serial <= self._acked_serial]
         if done:
             self._waiters = [w for w in self._waiters if w.serial is None or w.serial > self._acked_serial]
             for waiter in done:
                 if waiter.future.set_running_or_notify_cancel():
-                    waiter.future.set_result(None)
+                    waiter.future.set_result(waiter.surplus)
 
     def gap(self, stream: int) -> None:
         """The master misses a message of this stream."""
@@ -226,18 +246,22 @@ class ReportStream:
 
     # ------------------------------------------------------------ waiting
 
-    def wait(self, serial: int) -> Future[None]:
-        """Done once the master has what `emit` returned this serial for. Whoever waits bounds the wait and cancels
-        the future. Raises Unavailable."""
-        future: Future[None] = Future()
+    def wait(self, serial: int, *, unbroken: bool = False) -> Future[Surplus]:
+        """Done once the master has what `emit` returned this serial for: what it had no use for since. `unbroken`: on
+        this very stream; Unavailable where another one begins first. Whoever waits bounds the wait and cancels the
+        future. Raises Unavailable."""
+        future: Future[Surplus] = Future()
         if serial <= self._acked_serial:
-            future.set_result(None)
+            future.set_result({})
+            return future
+        if unbroken and serial < self._first_serial:
+            future.set_exception(Unavailable(peer="the master", retry_in_s=0.0))
             return future
         self._waiters = [waiter for waiter in self._waiters if not waiter.future.cancelled()]
         if len(self._waiters) >= WAITERS_MAX:
             raise Unavailable(peer="the master", retry_in_s=1.0)
         self._waiters.append(
-            _Waiter(serial if serial >= self._first_serial else self._inventory_serial, future)
+            _Waiter(serial if serial >= self._first_serial else self._inventory_serial, future, unbroken)
         )
         return future
 

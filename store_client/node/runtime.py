@@ -37,6 +37,7 @@ from moonpool.store_client.node.orders import Reporter
 from moonpool.store_client.node.outlets import Outlets
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import ReportStreams
+from moonpool.store_client.node.seen_puts import SeenPuts
 from moonpool.store_client.node.segment import Segment
 from moonpool.store_client.node.server import LocalHandler, NodeParts, RemoteHandler
 from moonpool.store_client.node.sessions import Sessions
@@ -99,6 +100,7 @@ class Node:
             low_watermark=settings.low_watermark,
         )
         self._put_ids = itertools.count(1)
+        self._seen = SeenPuts(self.core, self._streams.wait, VISIBLE_WAIT_S, self._streams.settled)
         self._engine_door: EngineDoor | None = None
         self._spans = ServerSpans.of("node", wanted=settings.tracing)
         hooks = LaneHooks(
@@ -151,8 +153,7 @@ class Node:
                 self.core,
                 self._sessions,
                 self._keeper,
-                self._streams.wait,
-                VISIBLE_WAIT_S,
+                self._seen,
                 self._small_puts("local_bytes"),
             )
             local = RpcServer(
@@ -172,7 +173,7 @@ class Node:
             await self._until(stopped, self._masters.run(), self._keeper.run(), self._poll_sessions())
 
     def _small_puts(self, counter: str) -> SmallPuts:
-        return SmallPuts(self.core, self._keeper, self._streams.wait, VISIBLE_WAIT_S, self._put_ids, counter)
+        return SmallPuts(self.core, self._keeper, self._seen, self._put_ids, counter)
 
     def _make_masters(self, info: NodeInfo) -> Masters:
         reporter = Reporter(

@@ -11,7 +11,6 @@ from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
     Begin,
     Commit,
-    Committed,
     Done,
     GetSmall,
     GetStatus,
@@ -27,15 +26,16 @@ from moonpool.schemas.messages import (
     Revoke,
     SessionHeartbeat,
     SessionOpened,
+    Status,
     StatusReport,
 )
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.engine_door import EngineDoor
 from moonpool.store_client.node.keyspaces import check_registering
 from moonpool.store_client.node.listing import list_keys
-from moonpool.store_client.node.report_streams import Visible
+from moonpool.store_client.node.seen_puts import SeenPuts
 from moonpool.store_client.node.sessions import Sessions
-from moonpool.store_client.node.small_puts import SmallPuts, when_visible
+from moonpool.store_client.node.small_puts import SmallPuts
 from moonpool.store_client.node.small_reads import get_small
 from moonpool.store_client.node.space import SpaceKeeper
 from moonpool.store_client.rpc.peer import Peer
@@ -52,8 +52,7 @@ class NodeParts:
     core: NodeCore
     sessions: Sessions
     keeper: SpaceKeeper
-    visible: Visible
-    visible_wait_s: float
+    seen: SeenPuts
     small_puts: SmallPuts
 
 
@@ -157,20 +156,24 @@ class LocalHandler(RemoteHandler):
             core.keyspaces.check_visible((item.keyspace for item in message.items), identity)
             if message.commit:
                 core.commit(message.session, message.commit)
+            if message.direct and not self._parts.seen.settled({item.shard for item in message.items}):
+                return self._ask_first(message)
             answer = core.begin(message.session, message, partial=False)
         if isinstance(answer, Granted):
             return answer
         return self._parts.keeper.begin(message.session, message)
+
+    def _ask_first(self, message: Begin) -> Granted:
+        """What was allowed before the master knew too little, or before it was another one."""
+        count = sum(map(self._parts.core.count, message.items))
+        return Granted(message.put_id, bytes([Status.BUSY]) * count, bytes(4 * count), bytes(8 * count))
 
     def _commit(self, message: Commit) -> Message | Awaitable[Message]:
         core = self._parts.core
         _check_session(message.session)
         with core.lock:
             statuses = core.commit(message.session, message.put_ids)
-            seen = self._parts.visible(core.reported) if message.visible else None
-        return (
-            Committed(statuses) if seen is None else when_visible(statuses, seen, self._parts.visible_wait_s)
-        )
+            return self._parts.seen.answer(statuses, visible=message.visible, direct=message.direct)
 
 
 def _check_session(session: int) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Iterator
-from concurrent.futures import Future
 
 from moonpool.schemas.access import Identity
-from moonpool.schemas.errors import DeadlineExceeded, InvalidParams
-from moonpool.schemas.messages import SMALL_BYTES, Begin, Committed, Message, PutSmall
+from moonpool.schemas.errors import InvalidParams
+from moonpool.schemas.messages import SMALL_BYTES, Begin, Committed, Message, PutSmall, Status
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.puts import LANES
-from moonpool.store_client.node.report_streams import Visible
+from moonpool.store_client.node.seen_puts import SeenPuts
 from moonpool.store_client.node.space import SpaceKeeper
 
 
@@ -22,15 +20,13 @@ class SmallPuts:
         self,
         core: NodeCore,
         keeper: SpaceKeeper,
-        visible: Visible,
-        visible_wait_s: float,
+        seen: SeenPuts,
         put_ids: Iterator[int],
         counter: str,
     ) -> None:
         self._core = core
         self._keeper = keeper
-        self._visible = visible
-        self._visible_wait_s = visible_wait_s
+        self._seen = seen
         self._put_ids = put_ids
         self._counter = counter
 
@@ -44,6 +40,8 @@ class SmallPuts:
         put_id = next(self._put_ids)
         with core.lock:
             core.keyspaces.check_visible([message.item.keyspace], identity)
+            if message.direct and not self._seen.settled({message.item.shard}):
+                return Committed([bytes([Status.BUSY]) * core.count(message.item)])
             statuses = core.store(put_id, message.item, message.payload, self._counter)
             if isinstance(statuses, bytes):
                 return self._stored(message, statuses)
@@ -59,32 +57,4 @@ class SmallPuts:
         return reply if isinstance(reply, Message) else await reply
 
     def _stored(self, message: PutSmall, statuses: bytes) -> Message | Awaitable[Message]:
-        """Under the node's lock."""
-        seen = self._visible(self._core.reported) if message.visible else None
-        return Committed([statuses]) if seen is None else when_visible([statuses], seen, self._visible_wait_s)
-
-
-def when_visible(statuses: list[bytes], seen: Future[None], wait_s: float) -> Awaitable[Message]:
-    """Committed once `seen` is done. The acknowledgement that it waits for comes in this very loop: no task or thread
-    needs to be woken."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Message] = loop.create_future()
-
-    def tell(_: Future[None]) -> None:
-        if not answer.done():
-            answer.set_result(Committed(statuses))
-
-    def give_up() -> None:
-        if not answer.done():
-            error = DeadlineExceeded(peer="the master", what="a report", timeout_s=wait_s)
-            answer.set_exception(error)
-
-    timer = loop.call_later(wait_s, give_up)
-
-    def end(_: asyncio.Future[Message]) -> None:
-        timer.cancel()
-        seen.cancel()
-
-    answer.add_done_callback(end)
-    seen.add_done_callback(tell)
-    return answer
+        return self._seen.answer([statuses], visible=message.visible, direct=message.direct)

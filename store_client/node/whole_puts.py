@@ -30,9 +30,11 @@ _HEADER = struct.Struct("<QHHIQQQ32s32sIHHQ")
 
 
 class Stored(NamedTuple):
-    """`statuses`: one Status byte an object. `entries`: of those that were stored, if any; `size_bytes`: their payload."""
+    """`statuses`: one Status byte an object; `generations`: 0 where it was not stored. `entries`: of those that were stored,
+    if any; `size_bytes`: their payload."""
 
     statuses: bytes
+    generations: list[int]
     entries: Entries | None
     size_bytes: int
 
@@ -78,7 +80,7 @@ def store(
         statuses[i] = Status.OK
     _commit(slots, taken, generations)
     if not taken:
-        return Stored(bytes(statuses), None, 0)
+        return Stored(bytes(statuses), [0] * count, None, 0)
     entries = Entries(
         item.keyspace,
         _column("H", [item.rank] * len(taken)),
@@ -89,7 +91,10 @@ def store(
         _column("Q", generations),
         _column("Q", [lengths[i] for i in chosen]),
     )
-    return Stored(bytes(statuses), entries, sum(lengths[i] for i in chosen))
+    of_all = [0] * count
+    for i, generation in zip(chosen, generations, strict=True):
+        of_all[i] = generation
+    return Stored(bytes(statuses), of_all, entries, sum(lengths[i] for i in chosen))
 
 
 def _lengths(item: BeginItem, spec: KeyspaceSpec, count: int) -> tuple[int, ...]:

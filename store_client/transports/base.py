@@ -53,12 +53,14 @@ class ReadBatch(msgspec.Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteBatch:
-    """Consecutive blocks to be put in one segment, and where their bytes are."""
+    """Consecutive blocks to be put in one segment, and where their bytes are. `direct`: see PutStarted; only to nodes on
+    this host. Those that are BUSY then are to be asked for."""
 
     item: BeginItem
     lengths: U64
     source: Fragments
     visible: bool = False
+    direct: bool = False
 
 
 SpecOf = Callable[[bytes], KeyspaceSpec | None]

@@ -240,8 +240,10 @@ class ShmTransport:
             return self._send_small(group[0], deadline_s)
         self._session.open(deadline_s)
         items = [batch.item for batch in group]
+        direct = any(batch.direct for batch in group)
         with self._session.put() as put_id:
-            granted = self._call(Begin(self._session.id, put_id, items), deadline_s)
+            begin = Begin(self._session.id, put_id, items, direct=direct)
+            granted = self._call(begin, deadline_s)
             if not isinstance(granted, Granted) or granted.put_id != put_id:
                 raise TransferFailed(peer=self._node.address, reason=f"{type(granted).__name__} to Begin")
             statuses = np.frombuffer(granted.statuses, dtype=np.uint8).copy()
@@ -258,7 +260,8 @@ class ShmTransport:
                     self._call(Revoke(self._session.id, [put_id]), deadline_s)
                 raise
             visible = any(batch.visible for batch in group)
-            committed = self._call(Commit(self._session.id, [put_id], visible=visible), deadline_s)
+            commit = Commit(self._session.id, [put_id], visible=visible, direct=direct)
+            committed = self._call(commit, deadline_s)
             if not isinstance(committed, Committed) or len(committed.statuses) != 1:
                 raise TransferFailed(peer=self._node.address, reason=f"{type(committed).__name__} to Commit")
             outcome = np.frombuffer(committed.statuses[0], dtype=np.uint8)

@@ -105,7 +105,7 @@ def small_put(batch: WriteBatch) -> PutSmall:
     item = batch.item
     if not item.lengths:
         item = msgspec.structs.replace(item, lengths=pack_u64(batch.lengths))
-    return PutSmall(item, payload, batch.visible)
+    return PutSmall(item, payload, batch.visible, batch.direct)
 
 
 def small_put_statuses(batch: WriteBatch, reply: Message, peer: str) -> U8:

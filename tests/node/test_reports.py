@@ -24,6 +24,7 @@ from moonpool.schemas.messages import (
     Granted,
     InventoryEnd,
     Moved,
+    PutAnswer,
     Report,
 )
 from moonpool.schemas.packed import U32, U64, pack_u32, pack_u64
@@ -33,7 +34,7 @@ from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.inventory import Inventory
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.memory import HeapMemory
-from moonpool.store_client.node.reports import ReportStream
+from moonpool.store_client.node.reports import ReportStream, Surplus
 
 SPEC = KeyspaceSpec(kind=Kind.FLAT, name="state", shard_bytes=(3000, 30000))
 DIGEST = SPEC.digest()
@@ -57,6 +58,11 @@ class Rig:
         self.core.register(SPEC)
         self.core.open_session(SessionRecord(SESSION, "/lock"))
         self.puts = 0
+
+    @property
+    def begun(self) -> int:
+        """Raised whenever a stream begins or ends."""
+        return 2 * self.streams + (not self.stream.connected)
 
     def naming(self, shard: int) -> bool:
         return self.stream.naming
@@ -170,7 +176,8 @@ class StreamMachine(RuleBasedStateMachine):
         self.stream = self.rig.stream
         self.master = MasterModel()
         self.wire: deque[Report] = deque()
-        self.waits: list[Future[None]] = []
+        self.waits: list[Future[Surplus]] = []
+        self.unbroken: list[tuple[Future[Surplus], int]] = []
         self.epoch = 1
         self.drops = 0
         self.owed: set[int] = set()
@@ -181,6 +188,7 @@ class StreamMachine(RuleBasedStateMachine):
         serial = self.rig.put(count, rank)
         if visible:
             self.waits.append(self.stream.wait(serial))
+            self.unbroken.append((self.stream.wait(serial, unbroken=True), self.rig.begun))
 
     @rule(step=st.integers(1, 4))
     def drop(self, step: int) -> None:
@@ -212,7 +220,7 @@ class StreamMachine(RuleBasedStateMachine):
         if not self.master.take(report):
             self.stream.gap(report.stream)
         elif answered:
-            self.stream.acknowledged(report.stream, report.sequence)
+            self.stream.acknowledged(report.stream, report.sequence, {report.sequence: PutAnswer.BUSY})
 
     @precondition(lambda self: self.wire)
     @rule()
@@ -236,6 +244,17 @@ class StreamMachine(RuleBasedStateMachine):
     @invariant()
     def is_sound(self) -> None:
         self.stream.validate()
+        for wait, stream in self.unbroken:
+            if not wait.done():
+                assert stream == self.rig.begun, "it waits for a stream that is no more"
+            elif wait.exception() is None:
+                assert stream == self.rig.begun, "another stream has told of it"
+            else:
+                assert stream < self.rig.begun or stream % 2, "it was given up, and its stream goes on"
+        self.unbroken = [(wait, stream) for wait, stream in self.unbroken if not wait.done()]
+        if self.stream.settled:
+            assert self.stream.connected and not self.stream.naming and not self.stream.opening
+            assert self.master.named is None, "the master doesn't know all"
 
     def teardown(self) -> None:
         """Once messages get through, master and headers agree, and nobody waits any more."""

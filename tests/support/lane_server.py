@@ -24,6 +24,7 @@ from moonpool.store_client.node.lane import LaneHooks
 from moonpool.store_client.node.lanes import LaneServer
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.memory import HeapMemory
+from moonpool.store_client.node.reports import Surplus
 from support.node_sink import IndexSink
 from support.waiting import wait_until
 
@@ -49,11 +50,11 @@ class Served:
         assert isinstance(granted, Granted)
         return granted
 
-    def _visible(self, serials: Mapping[int, int]) -> Future[None]:
+    def _visible(self, serials: Mapping[int, int], *, unbroken: bool = False) -> Future[Surplus]:
         self.seen.append(dict(serials))
-        future: Future[None] = Future()
+        future: Future[Surplus] = Future()
         if len(self.seen) == 1:
-            future.set_result(None)
+            future.set_result({})
         return future
 
     def wait_idle(self) -> None:

@@ -1,0 +1,55 @@
+"""Direct puts: a writer may put plain objects to the node of its own host for a moment, without asking for each.
+
+Only where the answer would be the same for all of them: one node on the host, which has room, no quota to be kept, nothing
+to be noted beside. Objects that are in the pool already are refused when they are reported: a writer that meets one asks
+again before it puts more.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from moonpool.master.nodes import Nodes
+from moonpool.master.shard_set import ShardSet
+from moonpool.master.tenant_calls import TenantCalls
+from moonpool.schemas.keyspace import Kind
+from moonpool.schemas.messages import NodeState, PutItem, PutStart, PutStarted
+
+DIRECT_MS = 1000
+"""Drains and quotas come into force for direct puts when this is over; for puts under way that takes longer."""
+
+SPARE_SHARE = 16
+"""A node with less than this part of its memory free gets no direct puts: what they waste, others would have to leave for."""
+
+
+class DirectPuts:
+    """Of one master."""
+
+    def __init__(self, shards: ShardSet, nodes: Nodes, tenants: TenantCalls) -> None:
+        self._shards = shards
+        self._nodes = nodes
+        self._tenants = tenants
+
+    def allow(self, message: PutStart, reply: PutStarted, host: str) -> PutStarted:
+        """The reply to a writer on that host, with what it may do from now on."""
+        here = self._nodes.writable_on(host) if host else []
+        if len(here) != 1 or not self._has_room(here[0].segment):
+            return reply
+        direct_ms = [
+            DIRECT_MS if segment == here[0].segment and not any(answers) and self._is_plain(item) else 0
+            for item, answers, segment in zip(message.items, reply.answers, reply.segments, strict=True)
+        ]
+        return structs.replace(reply, direct_ms=direct_ms) if any(direct_ms) else reply
+
+    def _has_room(self, segment: bytes) -> bool:
+        node = self._nodes.get(segment)
+        if node is None or node.state is not NodeState.LIVE or node.naming or node.outstanding:
+            return False
+        free_bytes = node.free_bytes - self._shards.promised().get(node.index, 0)
+        return free_bytes >= node.info.capacity_bytes // SPARE_SHARE
+
+    def _is_plain(self, item: PutItem) -> bool:
+        spec = self._shards.specs_by_digest[item.keyspace]
+        named = bool(item.request_id or item.session_id)
+        alone = spec.kind is Kind.FLAT and spec.variable_size
+        return alone and not named and not self._tenants.has_quota(spec.tenant)
