@@ -185,10 +185,11 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 60), rank=st.integers(0, 1), visible=st.booleans())
     def put(self, count: int, rank: int, visible: bool) -> None:
+        begun_under = self.rig.begun
         serial = self.rig.put(count, rank)
         if visible:
             self.waits.append(self.stream.wait(serial))
-            self.unbroken.append((self.stream.wait(serial, unbroken=True), self.rig.begun))
+            self.unbroken.append((self.stream.wait(serial, unbroken=True), begun_under))
 
     @rule(step=st.integers(1, 4))
     def drop(self, step: int) -> None:
