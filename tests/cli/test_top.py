@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.commands import moonpool
+from support.node_info import node_info
 from support.processes import MasterProcess, NodeProcess
 from support.waiting import wait_until
 
@@ -31,17 +32,7 @@ MAIN = [sys.executable, "-m", "moonpool.store_client.cli.main"]
 
 
 def info(name: str) -> NodeInfo:
-    return NodeInfo(
-        node=name,
-        segment=name.encode(),
-        host="",
-        rpc_address="",
-        data_address="",
-        unix_path="",
-        segment_path="",
-        capacity_bytes=1000,
-        page_bytes=1,
-    )
+    return node_info(name, capacity_bytes=1000, page_bytes=1)
 
 
 def sample(at_s: float, hit: int, read: int, nodes: int = 2, requests: int = 0) -> Sample:

@@ -6,12 +6,13 @@ import itertools
 from concurrent.futures import Future
 
 import numpy as np
+from support.node_info import node_info
 from support.node_sink import IndexSink
 from support.payloads import payload
 
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind, objects_keyspace
-from moonpool.schemas.messages import BeginItem, Granted, Hello, NodeInfo, Status
+from moonpool.schemas.messages import BeginItem, Granted, Hello, Status
 from moonpool.schemas.packed import U8, U32, U64, pack_u64, u32s, u64s
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.fragments import Fragments
@@ -48,14 +49,9 @@ class FakeNode:
         self._put_ids = itertools.count(1)
         hooks = PullHooks(self._begin, self._visible, 0.05, self._put_ids)
         self.pulls = Pulls(self.core, self.engine, self.landing, hooks, base)
-        self.info = NodeInfo(
-            node="node",
+        self.info = node_info(
             segment=memory.head.segment,
-            host="",
             rpc_address="127.0.0.1:1",
-            data_address="",
-            unix_path="",
-            segment_path="",
             capacity_bytes=memory.head.layout.capacity_bytes,
             page_bytes=memory.head.layout.page_bytes,
             engine_address=str(self.engine.address),

@@ -13,6 +13,7 @@ import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
+from support.node_info import node_info
 from support.soak import SOAK
 
 from moonpool.master.core import MasterCore, Origin
@@ -27,7 +28,6 @@ from moonpool.schemas.messages import (
     Match,
     Matched,
     Need,
-    NodeInfo,
     Probe,
     Probed,
     PutItem,
@@ -46,17 +46,7 @@ CHAIN_BLOCKS = 5000
 BLOCKS = 1_000_000 if SOAK > 1 else 50_000
 SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="m", shard_bytes=(65536,) * WORLD)
 KEYSPACE = SPEC.digest()
-INFO = NodeInfo(
-    node="n",
-    segment=b"n" * 8,
-    host="h",
-    rpc_address="",
-    data_address="",
-    unix_path="",
-    segment_path="",
-    capacity_bytes=1 << 50,
-    page_bytes=64 << 20,
-)
+INFO = node_info("n", segment=b"n" * 8, host="h", capacity_bytes=1 << 50, page_bytes=64 << 20)
 ORIGIN = Origin("h", "default", None)
 
 

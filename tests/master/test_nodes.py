@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.node_info import node_info
 from support.paper_cluster import PaperCluster, blocks_of, chain, chained_spec
 from support.soak import SOAK
 
@@ -248,17 +249,7 @@ class NodesMachine(RuleBasedStateMachine):
         self.complete: set[int] = set()
 
     def info(self, number: int) -> NodeInfo:
-        return NodeInfo(
-            node=f"n{number}",
-            segment=bytes([number + 1]) * 8,
-            host="h",
-            rpc_address="",
-            data_address="",
-            unix_path="",
-            segment_path="",
-            capacity_bytes=1,
-            page_bytes=1,
-        )
+        return node_info(f"n{number}", segment=bytes([number + 1]) * 8)
 
     def alive(self, number: int) -> NodeState:
         return NodeState.LIVE if number in self.complete else NodeState.JOINING

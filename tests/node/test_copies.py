@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.node_info import node_info
 from support.node_sink import IndexSink
 from support.soak import SOAK
 
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind, object_hash, objects_keyspace
-from moonpool.schemas.messages import Copied, CopyOrder, Entries, ListKeys, NodeInfo, Status
+from moonpool.schemas.messages import Copied, CopyOrder, Entries, ListKeys, Status
 from moonpool.schemas.packed import join_hashes, pack_u32, pack_u64, split_hashes
 from moonpool.store_client.node.copies import BLOCKS_MAX, Copies, CopyHooks
 from moonpool.store_client.node.copy_source import FakeSource
@@ -27,17 +28,7 @@ from moonpool.store_client.node.reports import ReportStream
 
 SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="model", shard_bytes=(8192,))
 HASHES = [hashlib.sha256(bytes([at])).digest() for at in range(12)]
-PEER = NodeInfo(
-    node="peer",
-    segment=b"peer",
-    host="elsewhere",
-    rpc_address="",
-    data_address="",
-    unix_path="",
-    segment_path="",
-    capacity_bytes=1 << 20,
-    page_bytes=1 << 18,
-)
+PEER = node_info("peer", capacity_bytes=1 << 20, page_bytes=1 << 18)
 
 
 class Rig:

@@ -32,6 +32,7 @@ from moonpool.schemas.messages import (
     Victims,
 )
 from moonpool.schemas.packed import join_hashes, pack_u16, pack_u32, pack_u64, split_hashes, u16s, u32s, u64s
+from support.node_info import node_info
 
 BLOCK_BYTES = 4096
 Held = tuple[int, bytes]
@@ -131,17 +132,7 @@ class PaperCluster:
         """Announces a segment (again). With its whole inventory, unless told otherwise."""
         segment = self.segments.get(name)
         if segment is None:
-            info = NodeInfo(
-                node=name,
-                segment=name.encode().ljust(8, b"."),
-                host=host or f"host-{name}",
-                rpc_address="",
-                data_address="",
-                unix_path="",
-                segment_path="",
-                capacity_bytes=1 << 30,
-                page_bytes=1 << 20,
-            )
+            info = node_info(name, segment=name.encode().ljust(8, b"."), host=host or f"host-{name}")
             segment = self.segments[name] = PaperSegment(info)
         segment.connected = True
         segment.next_generation = segment.next_slot + 1000

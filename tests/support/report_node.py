@@ -20,7 +20,6 @@ from moonpool.schemas.messages import (
     Hello,
     InventoryEnd,
     Message,
-    NodeInfo,
     Obeyed,
     Op,
     Report,
@@ -28,6 +27,7 @@ from moonpool.schemas.messages import (
 )
 from moonpool.schemas.packed import join_hashes, pack_u16, pack_u32, pack_u64
 from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
+from support.node_info import node_info
 
 SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="model", shard_bytes=(4096,), hash_bytes=16)
 KEYSPACE = SPEC.digest()
@@ -76,16 +76,8 @@ class ReportNode:
 
     async def announce(self, epoch_seen: int = 0) -> Announced:
         """Offers a segment of 1 GiB, which is never touched."""
-        info = NodeInfo(
-            node=self.name,
-            segment=self.segment,
-            host="here",
-            rpc_address="127.0.0.1:1",
-            data_address="",
-            unix_path="",
-            segment_path="",
-            capacity_bytes=1 << 30,
-            page_bytes=1 << 26,
+        info = node_info(
+            self.name, segment=self.segment, host="here", rpc_address="127.0.0.1:1", page_bytes=1 << 26
         )
         reply = await self.connection.call(Announce(info, [SPEC], epoch_seen), CALL_TIMEOUT_S)
         assert isinstance(reply, Announced)

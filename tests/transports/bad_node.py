@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
+from support.node_info import node_info
 
 from moonpool.schemas.framing import PREFIX, PROTOCOL_VERSION, encode_frame
 from moonpool.schemas.header import HEADER_DTYPE, SlotState, keyspace_word, word_of
@@ -89,14 +90,4 @@ def header(**fields: object) -> bytes:
 
 def info_of(bad: BadNode, *, door: bool) -> NodeInfo:
     """What a master would say of it. `door`: it is the RPC port that misbehaves, and not the data port."""
-    return NodeInfo(
-        node="bad",
-        segment=bytes(16),
-        host="",
-        rpc_address=bad.address if door else "",
-        data_address=bad.address,
-        unix_path="",
-        segment_path="",
-        capacity_bytes=1 << 30,
-        page_bytes=1 << 20,
-    )
+    return node_info("bad", rpc_address=bad.address if door else "", data_address=bad.address)

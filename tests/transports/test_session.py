@@ -10,23 +10,14 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from support.node_info import node_info
 
 from moonpool.schemas.errors import DeadlineExceeded, TransferFailed
-from moonpool.schemas.messages import Done, Message, NodeInfo, OpenSession, SessionHeartbeat, SessionOpened
+from moonpool.schemas.messages import Done, Message, OpenSession, SessionHeartbeat, SessionOpened
 from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.transports.session import Session
 
-INFO = NodeInfo(
-    node="node",
-    segment=bytes(16),
-    host="host",
-    rpc_address="",
-    data_address="",
-    unix_path="",
-    segment_path="",
-    capacity_bytes=1 << 20,
-    page_bytes=1 << 20,
-)
+INFO = node_info()
 
 
 class Node:
