@@ -10,6 +10,7 @@ from fastapi import Request
 from nicegui import ui
 
 from moonpool import __version__
+from moonpool.master.ui.api import Document
 from moonpool.master.ui.sessions import COOKIE, token_of
 
 LINKS = (
@@ -139,6 +140,11 @@ def _root(request: Request) -> str:
 def card() -> ui.card:
     """A box on a page."""
     return ui.card().tight().classes("mp-card w-full")
+
+
+def hit_text(one: Document) -> str:
+    """The hit ratio of a keyspace or tenant; a dash where nobody has asked for anything."""
+    return f"{one['hit_ratio']:.1%}" if one["asked_blocks"] else "–"
 
 
 def count_text(count: float) -> str:

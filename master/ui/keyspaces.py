@@ -6,7 +6,7 @@ from nicegui.events import GenericEventArguments
 
 from moonpool.master.ui.actions import delete
 from moonpool.master.ui.api import Api, Document
-from moonpool.master.ui.frame import count_text
+from moonpool.master.ui.frame import count_text, hit_text
 from moonpool.master.ui.refresh import every
 from moonpool.master.ui.tables import Column, cards_table, show_rows
 from moonpool.schemas.units import format_size
@@ -65,7 +65,7 @@ def _row(one: Document) -> Document:
         "ranks": one["ranks"],
         "blocks": f"{one['blocks']:,}",
         "size": format_size(one["size_bytes"]) if one["size_bytes"] else "–",
-        "hit": f"{one['hit_ratio']:.1%}" if asked else "–",
+        "hit": hit_text(one),
         "asked": count_text(asked),
         "evicted": count_text(one["evicted_blocks"]),
         "pins": one["pins"],

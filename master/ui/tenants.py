@@ -9,7 +9,7 @@ from nicegui.events import GenericEventArguments
 
 from moonpool.master.ui.actions import confirm
 from moonpool.master.ui.api import Api, Document, Refusal
-from moonpool.master.ui.frame import count_text
+from moonpool.master.ui.frame import count_text, hit_text
 from moonpool.master.ui.refresh import every
 from moonpool.master.ui.tables import Column, cards_table, show_rows
 from moonpool.schemas.units import format_size, parse_size
@@ -71,7 +71,7 @@ def _row(one: Document) -> Document:
         "share": one["used_bytes"] / quota_bytes if quota_bytes else 0.0,
         "keyspaces": one["keyspaces"],
         "blocks": f"{one['blocks']:,}",
-        "hit": f"{one['hit_ratio']:.1%}" if one["asked_blocks"] else "–",
+        "hit": hit_text(one),
         "asked": count_text(one["asked_blocks"]),
         "pins": one["pins"],
     }
