@@ -56,11 +56,12 @@ def keep(
     """Those entries that stay; the others are named to the node, to be dropped."""
     if stays.all():
         return op
-    hashes = split_hashes(op.hashes, spec.hash_bytes)
+    size = spec.hash_bytes
     columns = (u16s(op.ranks), u32s(op.slots), u64s(op.generations))
     for index in np.flatnonzero(~stays).tolist():
         rank, slot, generation = (int(column[index]) for column in columns)
-        drops.add(segment, op.keyspace, rank, hashes[index], slot, generation)
+        block_hash = op.hashes[index * size : (index + 1) * size]
+        drops.add(segment, op.keyspace, rank, block_hash, slot, generation)
     return _chosen(op, stays, spec)
 
 
