@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import socket
-import subprocess
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from moonpool.schemas.errors import RpcFailed
-from moonpool.store_client.children import start_child, stop_child
-
-START_TIMEOUT_S = 30.0
+from moonpool.benchmarks.processes import ServerProcess, free_port
 
 MOONCAKE_ENVIRONMENT = {
     "MC_LOG_LEVEL": "ERROR",
@@ -47,45 +38,18 @@ def redis_is_here() -> bool:
     return bool(shutil.which("redis-server")) and importlib.util.find_spec("redis") is not None
 
 
-class OtherServer:
-    """A server that is up when its port takes connections, between `with` and its end."""
+class OtherServer(ServerProcess):
+    """A server that is up when its port takes connections."""
+
+    GRACE_S = 2.0
 
     def __init__(self, port: int = 0) -> None:
-        self.port = port or _free_port()
+        self.port = port or free_port()
 
-    def command(self) -> Sequence[str]:
-        """What starts it."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        self._log = tempfile.TemporaryFile()
-        self._process = start_child(
-            self.command(), environment=dict(os.environ), stdout=self._log, stderr=subprocess.STDOUT
-        )
-        end_s = time.monotonic() + START_TIMEOUT_S
-        while not _listens(self.port):
-            if self._process.poll() is not None or time.monotonic() > end_s:
-                said = os.pread(self._log.fileno(), 1 << 16, 0).decode(errors="replace")
-                self.__exit__(None, None, None)
-                raise RpcFailed(peer=self.command()[0], reason=f"did not start:\n{said}")
-            time.sleep(0.02)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stop_child(self._process, grace_s=2.0)
-        self._log.close()
-
-    @property
-    def pid(self) -> int:
-        """Of the server."""
-        return self._process.pid
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._process.kill()
-        self._process.wait()
+    def is_up(self, said: str) -> bool:
+        """See ServerProcess."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
 class MooncakeMaster(OtherServer):
@@ -95,10 +59,10 @@ class MooncakeMaster(OtherServer):
         super().__init__(port)
         self._flags = flags
         self.address = f"127.0.0.1:{self.port}"
-        self._metrics_port = _free_port()
+        self._metrics_port = free_port()
 
     def command(self) -> Sequence[str]:
-        """See OtherServer."""
+        """See ServerProcess."""
         return [
             str(_package("mooncake") / "mooncake_master"),
             f"--rpc_port={self.port}",
@@ -113,7 +77,7 @@ class RedisServer(OtherServer):
     """redis-server that writes nothing to a disk."""
 
     def command(self) -> Sequence[str]:
-        """See OtherServer."""
+        """See ServerProcess."""
         return ["redis-server", "--port", str(self.port), "--save", "", "--appendonly", "no"]
 
 
@@ -123,10 +87,10 @@ class EtcdServer(OtherServer):
     def __init__(self, folder: str) -> None:
         super().__init__()
         self._folder = folder
-        self._peers = f"http://127.0.0.1:{_free_port()}"
+        self._peers = f"http://127.0.0.1:{free_port()}"
 
     def command(self) -> Sequence[str]:
-        """See OtherServer."""
+        """See ServerProcess."""
         clients = f"http://127.0.0.1:{self.port}"
         words = ["etcd", "--name", "bench", "--data-dir", f"{self._folder}/etcd"]
         words += ["--listen-client-urls", clients, "--advertise-client-urls", clients]
@@ -139,15 +103,3 @@ def _package(name: str) -> Path:
     spec = importlib.util.find_spec(name)
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

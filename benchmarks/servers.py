@@ -6,17 +6,10 @@ import os
 import re
 import secrets
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from moonpool.schemas.errors import RpcFailed
-from moonpool.store_client.children import start_child, stop_child
-
-START_TIMEOUT_S = 60.0
+from moonpool.benchmarks.processes import ServerProcess
 
 
 def resident_bytes(pid: int) -> int:
@@ -31,46 +24,23 @@ def cpu_s(pid: int) -> float:
     return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
-class Server:
-    """`python -m <module> <flags>` between `with` and its end; `address` is what it says it listens on."""
+class Server(ServerProcess):
+    """`python -m <module> <flags>`; `address` is what it says it listens on."""
 
     def __init__(self, module: str, flags: Sequence[str]) -> None:
-        self._command = [sys.executable, "-m", module, *flags]
+        self._words = [sys.executable, "-m", module, *flags]
         self.address = ""
 
-    def __enter__(self) -> Self:
-        self._log = tempfile.TemporaryFile()
-        self._process = start_child(
-            self._command, environment=dict(os.environ), stdout=self._log, stderr=self._log
-        )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self.address:
-            said = os.pread(self._log.fileno(), 1 << 16, 0).decode(errors="replace")
-            found = re.search(r"listening on (\S+)", said)
-            if found:
-                self.address = found[1]
-            elif self._process.poll() is not None or time.monotonic() > deadline:
-                self.__exit__(None, None, None)
-                raise RpcFailed(peer=" ".join(self._command[1:]), reason=f"did not start:\n{said}")
-            else:
-                time.sleep(0.02)
-        return self
+    def command(self) -> Sequence[str]:
+        """See ServerProcess."""
+        return self._words
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stop_child(self._process, grace_s=5.0)
-        self._log.close()
-
-    @property
-    def pid(self) -> int:
-        """Of the server."""
-        return self._process.pid
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._process.kill()
-        self._process.wait()
+    def is_up(self, said: str) -> bool:
+        """See ServerProcess."""
+        found = re.search(r"listening on (\S+)", said)
+        if found:
+            self.address = found[1]
+        return found is not None
 
 
 class MasterServer(Server):
