@@ -32,7 +32,7 @@ MAIN = [sys.executable, "-m", "moonpool.store_client.cli.main"]
 
 
 def info(name: str) -> NodeInfo:
-    return node_info(name, capacity_bytes=1000, page_bytes=1)
+    return node_info(name, segment=name.encode(), capacity_bytes=1000, page_bytes=1)
 
 
 def sample(at_s: float, hit: int, read: int, nodes: int = 2, requests: int = 0) -> Sample:
