@@ -9,7 +9,7 @@ from moonpool.master.bad_reports import BadReports
 from moonpool.master.columns import NO_ROW
 from moonpool.master.commits import commit
 from moonpool.master.copies import COPIES_MAX
-from moonpool.master.entries import check_rank, read_entries, read_locations
+from moonpool.master.entries import check_entries, check_rank, read_entries, read_locations
 from moonpool.master.promises import Promises
 from moonpool.master.step import Step
 from moonpool.master.table import Table
@@ -39,7 +39,7 @@ TableOf = Callable[[bytes], Table]
 def check_op(table_of: TableOf, op: Op) -> None:
     """Raises KeyspaceUnknown or InvalidParams where the op can't be applied."""
     if isinstance(op, Entries):
-        read_entries(op, table_of(op.keyspace).spec)
+        check_entries(op, table_of(op.keyspace).spec)
     elif isinstance(op, (Freed, Moved)):
         read_locations(op, table_of(op.keyspace).spec)
     elif isinstance(op, Obeyed):
