@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.processes import MasterProcess, NodeProcess
-from support.waiting import wait_until
+from support.waiting import soon, wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.messages import Done, Drain, ListTenants, SetTenant, Status, Tenants
@@ -34,6 +34,7 @@ class HostPool:
             "name": f"direct-{secrets.token_hex(4)}",
             "size": 64 << 20,
             "prefault": False,
+            "begin_wait_s": 5,
             "segment_dir": "/dev/shm",
         }
         self.node = stack.enter_context(NodeProcess(self.master, **settings))
@@ -70,13 +71,13 @@ def asked(client: StoreClient) -> int:
 
 def stored(client: StoreClient) -> int:
     """Bytes of its tenant."""
-    tenants = client._cluster.ask(ListTenants(), Tenants, time.monotonic() + 10).tenants
+    tenants = client._cluster.ask(ListTenants(), Tenants, soon()).tenants
     return sum(one.used_bytes for one in tenants if one.tenant == "default")
 
 
 def put_directly(client: StoreClient, size_bytes: int = 100) -> str:
     """Puts new objects until one was put without asking; its key."""
-    end_s = time.monotonic() + 30
+    end_s = soon(60)
     while time.monotonic() < end_s:
         key, before = secrets.token_hex(8), asked(client)
         assert client.put(key, secrets.token_bytes(size_bytes)) == Status.OK
@@ -150,7 +151,7 @@ def put_at_once(
 def test_a_drained_node_gets_no_more_after_a_moment(own: HostPool) -> None:
     client = own.client()
     put_directly(client)
-    assert client._cluster.ask(Drain(own.node.info.node), Done, time.monotonic() + 10).count == 1
+    assert client._cluster.ask(Drain(own.node.info.node), Done, soon()).count == 1
     wait_until(lambda: client.put(secrets.token_hex(8), b"value") == Status.NO_SPACE)
     before = own.node.status()["blocks_committed"]
     for _ in range(20):
@@ -161,7 +162,7 @@ def test_a_drained_node_gets_no_more_after_a_moment(own: HostPool) -> None:
 def test_a_tenant_that_gets_a_quota_keeps_it(own: HostPool) -> None:
     client = own.client()
     put_directly(client)
-    client._cluster.ask(SetTenant("default", 1 << 20), Done, time.monotonic() + 10)
+    client._cluster.ask(SetTenant("default", 1 << 20), Done, soon())
     asked_before = asked(client)
     wait_until(
         lambda: client.put(secrets.token_hex(8), b"value") == Status.OK and asked(client) > asked_before
@@ -184,12 +185,12 @@ def test_a_server_that_starts_again(own: HostPool, server: str) -> None:
 
     def put_and_see() -> bool:
         key = secrets.token_hex(8)
-        status = client.put(key, key.encode(), timeout_s=5.0)
+        status = client.put(key, key.encode(), timeout_s=20.0)
         if status == Status.OK:
             stored[key] = key.encode()
         return status == Status.OK
 
-    wait_until(put_and_see, 30)
+    wait_until(put_and_see)
     keys.append(put_directly(client))
     assert all(client.batch_is_exist(keys))
     assert client.batch_get(list(stored)) == list(stored.values())

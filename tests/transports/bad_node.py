@@ -43,7 +43,7 @@ class BadNode:
 
     def _run(self, sock: socket.socket, serve: Serve) -> None:
         with sock:
-            sock.settimeout(5)
+            sock.settimeout(60)
             hello, _ = read_request(sock)
             sock.sendall(encode_frame(hello, encode(Welcome(PROTOCOL_VERSION, "node", 0, 1 << 20))))
             with suppress(OSError, EOFError):

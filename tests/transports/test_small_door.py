@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from support.waiting import at_most, soon
 from transports.bad_node import SIZE, BadNode, Serve, header, info_of, read_frame, read_request
 from transports.memory_transport import batch_of, scattered
 
@@ -74,7 +75,7 @@ def says(*replies: Message | bytes) -> Serve:
     return serve
 
 
-def read(transport: TcpTransport, memory: np.ndarray, timeout_s: float = 5.0) -> list[int]:
+def read(transport: TcpTransport, memory: np.ndarray, timeout_s: float = 30.0) -> list[int]:
     count = len(memory) // SIZE
     batch = batch_of(range(count), scattered(memory, count, 1, SIZE))
     return list(transport.read(batch, time.monotonic() + timeout_s))
@@ -90,7 +91,7 @@ def test_objects_that_came_land_where_they_belong(node: MakeNode) -> None:
     bad, transport = node(says(SmallData(statuses, b"a" * SIZE + b"b" * SIZE, header() * 2)))
     memory = room(3)
     batch = batch_of([0, 1, 2], scattered(memory, 3, 4, SIZE // 4))
-    assert bytes(transport.read(batch, time.monotonic() + 5)) == statuses
+    assert bytes(transport.read(batch, soon())) == statuses
     grid = memory.reshape(4, 3, SIZE // 4)
     assert [set(grid[:, i].ravel().tolist()) for i in range(3)] == [{ord("a")}, {0}, {ord("b")}]
     assert bad.connections == 1
@@ -177,8 +178,8 @@ def test_silence_costs_one_deadline(node: MakeNode) -> None:
 
     bad, transport = node(silent, says(GOOD))
     start_s = time.monotonic()
-    assert read(transport, room(), timeout_s=0.2) == [Status.FAILED]
-    assert 0.15 < time.monotonic() - start_s < 1.5
+    assert read(transport, room(), timeout_s=1.5) == [Status.FAILED]
+    assert 1.4 < time.monotonic() - start_s < at_most(1.5)
     assert read(transport, room()) == [Status.OK]
     assert bad.connections == 2
 
@@ -193,13 +194,13 @@ def test_close_ends_a_read_under_way(node: MakeNode) -> None:
 
     _, transport = node(silent)
     outcome: list[list[int]] = []
-    thread = threading.Thread(target=lambda: outcome.append(read(transport, room(), timeout_s=20)))
+    thread = threading.Thread(target=lambda: outcome.append(read(transport, room(), timeout_s=60)))
     thread.start()
-    assert asked.wait(10)
+    assert asked.wait(60)
     start_s = time.monotonic()
     transport.close()
     thread.join()
-    assert time.monotonic() - start_s < 2
+    assert time.monotonic() - start_s < at_most(0.2)
     assert outcome == [[Status.FAILED]]
 
 
@@ -210,7 +211,7 @@ def write(
     source = scattered(memory, count, 1, size)
     item = BeginItem(keyspace, 0, 0, b"", bytes(16 * count))  # of a chain: it names no lengths
     batch = WriteBatch(item, source.lengths(), source)
-    return transport.write([batch], time.monotonic() + 5)[0].tolist()
+    return transport.write([batch], soon())[0].tolist()
 
 
 STORED = Committed([OK])
@@ -274,7 +275,7 @@ def test_a_put_that_meets_silence_costs_one_deadline(node: MakeNode) -> None:
     batch = WriteBatch(BeginItem(bytes(16), 0, 0, b"", bytes(16)), source.lengths(), source)
     start_s = time.monotonic()
     assert transport.write([batch], start_s + 0.2)[0].tolist() == [Status.FAILED]
-    assert 0.15 < time.monotonic() - start_s < 1.5
+    assert 0.15 < time.monotonic() - start_s < at_most(0.2)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +298,7 @@ def test_larger_reads_go_by_lane(node: MakeNode, count: int, size: int, asked: t
 
     _, transport = node(note)
     memory = np.zeros(max(1, count * size), dtype=np.uint8)
-    transport.read(batch_of(range(count), scattered(memory, count, 1, size)), time.monotonic() + 5)
+    transport.read(batch_of(range(count), scattered(memory, count, 1, size)), soon())
     assert {type(message) for message in seen} == {asked}
 
 

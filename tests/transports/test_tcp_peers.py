@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from support.waiting import at_most, soon
+from support.waiting import at_most, soon, wait_until
 from transports.bad_node import SIZE, BadNode, Serve, header, info_of, read_frame
 from transports.memory_transport import batch_of, scattered
 
@@ -125,8 +125,8 @@ def test_nonsense_fails_and_is_left(node: Callable[..., tuple[BadNode, TcpTransp
 def test_silence_costs_one_deadline(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
     bad, transport = node(silent, answer())
     start_s = time.monotonic()
-    assert read(transport, timeout_s=0.2) == Status.FAILED
-    assert 0.15 < time.monotonic() - start_s < at_most(0.2)
+    assert read(transport, timeout_s=1.5) == Status.FAILED
+    assert 1.4 < time.monotonic() - start_s < at_most(1.5)
     assert read(transport) == Status.OK
     assert bad.connections == 2
 
@@ -152,10 +152,11 @@ def test_one_lane_that_fails_leaves_the_others(node: Callable[..., tuple[BadNode
 
 
 def test_close_ends_a_read_under_way(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
-    _, transport = node(silent)
+    bad, transport = node(silent)
     outcome: list[int] = []
     thread = threading.Thread(target=lambda: outcome.append(read(transport, timeout_s=60)))
     thread.start()
+    wait_until(lambda: bad.connections)
     time.sleep(0.2)
     start_s = time.monotonic()
     transport.close()
