@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from msgspec import structs
 from support.paper_cluster import BLOCK_BYTES, Block, PaperCluster, chain, chained_spec, flat_spec
@@ -29,6 +30,7 @@ from moonpool.schemas.messages import (
     SetTenant,
 )
 from moonpool.schemas.packed import join_hashes, u64s
+from moonpool.schemas.routing import Part, merged
 
 NAMES = chain(40)
 HERE = "host-a"
@@ -130,6 +132,19 @@ def test_blocks_of_engines_are_asked_for(spec: object) -> None:
     cluster.heartbeat("a")
     assert start(cluster, item(cluster)).answers == [bytes([PutAnswer.GO])]
     assert start(cluster, item(cluster, 0, 1)).direct_ms == []
+
+
+@pytest.mark.parametrize(("ones", "whole"), [([5, 0], [5, 0, 0]), ([], []), ([0, 0], [])])
+def test_answers_of_several_shards_are_put_together(ones: list[int], whole: list[int]) -> None:
+    cluster = pool()
+    items = [item(cluster, number, number + 1) for number in range(3)]
+    indices = [np.array([0, 2]), np.array([1])]
+    parts = [Part(i, PutStart([items[j] for j in index]), index) for i, index in enumerate(indices)]
+    replies = [PutStarted([b"a", b"c"], [b"0", b"2"], [ones[0], ones[1]] if ones else [])]
+    replies.append(PutStarted([b"b"], [b"1"]))
+    answer = merged(PutStart(items), parts, replies)
+    expected = [whole[0], whole[2], whole[1]] if whole else []
+    assert answer == PutStarted([b"a", b"b", b"c"], [b"0", b"1", b"2"], expected)
 
 
 # ---------------------------------------------------------------- what is reported

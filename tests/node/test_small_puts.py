@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from support.local_writer import LocalWriter
 from support.processes import NodeProcess
 
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
@@ -15,8 +16,10 @@ from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
     SMALL_BYTES,
+    Begin,
     BeginItem,
     Committed,
+    Granted,
     Hello,
     Message,
     PutSmall,
@@ -113,3 +116,15 @@ def test_where_there_is_no_room_the_put_waits_and_then_says_so(door: str) -> Non
         assert statuses == bytes([Status.OK] * stored + [Status.NO_SPACE] * (20 - stored))
         assert node.status()["objects"] == stored
         assert node.status()["objects_writing"] == 0
+
+
+def test_direct_puts_are_busy_while_no_master_knows_what_there_is(node: NodeProcess, writer: Writer) -> None:
+    before = node.status()
+    item = item_of([100, 200])
+    assert writer.call(PutSmall(item, bytes(300), direct=True)) == Committed([bytes([Status.BUSY] * 2)])
+    with LocalWriter(node.info.unix_path, node.run_dir) as local:
+        granted = local.call(Begin(local.session, 1, [item, item_of([5])], direct=True))
+        assert granted == Granted(1, bytes([Status.BUSY] * 3), bytes(12), bytes(24))
+    after = node.status()
+    for fact in ("objects", "objects_writing", "used_bytes"):
+        assert after[fact] == before[fact], fact
