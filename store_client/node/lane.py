@@ -145,11 +145,10 @@ class Lane:
             if self._tls is not None:
                 self._secure(self._tls)
             request_id = self._shake_hands()
+            set_pause(self._sock, STALL_S)
             while True:
-                set_pause(self._sock, IDLE_S)
                 self._set_idle(time.monotonic())
-                request_id, message = self._next(FRAME_BYTES_MAX, STALL_S, lambda: self._set_idle(None))
-                set_pause(self._sock, STALL_S)
+                request_id, message = self._next(FRAME_BYTES_MAX, STALL_S, IDLE_S)
                 if self._parent:
                     self._answer_traced(request_id, message)
                 else:
@@ -189,10 +188,11 @@ class Lane:
         with self._turn:
             self.idle_since_s = since_s
 
-    def _next(
-        self, limit_bytes: int, timeout_s: float, begun: Callable[[], None] | None = None
-    ) -> tuple[int, Message]:
-        request_id, body = receive_frame(self._sock, limit_bytes, timeout_s, self._peer, begun)
+    def _next(self, limit_bytes: int, timeout_s: float, idle_s: float = 0.0) -> tuple[int, Message]:
+        def begun() -> None:
+            self._set_idle(None)
+
+        request_id, body = receive_frame(self._sock, limit_bytes, timeout_s, self._peer, begun, idle_s)
         try:
             if self._hooks.spans is not None:
                 self._parent, body = split_trace(body)
@@ -261,7 +261,8 @@ class Lane:
         frame = encode_frame(request_id, encode(LaneData(statuses.tobytes())))
         sizes = lengths[good].astype(np.int64)
         if own is None:
-            send(self._sock, [frame, *self._pieces(offsets[good], sizes)], deadline_s, self._peer)
+            payload = self._pieces(offsets[good], sizes)
+            send(self._sock, [frame, *payload], deadline_s, self._peer, more=bool(payload))
         else:
             send(self._sock, [frame], deadline_s, self._peer)
             words = words_of(SlotState.COMMITTED, generations[good])

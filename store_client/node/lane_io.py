@@ -56,8 +56,16 @@ def receive(sock: socket.socket, pieces: Sequence[memoryview], deadline_s: float
             left = _rest(left, count)
 
 
-def send(sock: socket.socket, pieces: Sequence[memoryview | bytes], deadline_s: float, peer: str) -> None:
-    """Sends all pieces; every byte has been copied out of them once this returns. Raises as `receive` does.
+def send(
+    sock: socket.socket,
+    pieces: Sequence[memoryview | bytes],
+    deadline_s: float,
+    peer: str,
+    *,
+    more: bool = False,
+) -> None:
+    """Sends all pieces; every byte has been copied out of them once this returns. Raises as `receive` does. `more` comes
+    at once: until then the last segment isn't sent, and the peer isn't woken for it alone.
 
     Neither sendfile nor MSG_ZEROCOPY: with those the kernel reads the memory later, after the trailer was taken.
     """
@@ -69,7 +77,7 @@ def send(sock: socket.socket, pieces: Sequence[memoryview | bytes], deadline_s: 
         while left:
             _check_deadline(deadline_s, peer)
             try:
-                count = sock.sendmsg(left)
+                count = sock.sendmsg(left, (), socket.MSG_MORE if more else 0)
             except BlockingIOError:
                 raise DeadlineExceeded(peer=peer, what="by reading", timeout_s=_pause_s(sock)) from None
             except OSError as error:
@@ -140,21 +148,21 @@ def receive_frame(
     limit_bytes: int,
     timeout_s: float,
     peer: str,
-    begun: Callable[[], None] | None = None,
+    begun: Callable[[], None],
+    idle_s: float,
 ) -> tuple[int, bytes]:
     """(request id, body) of the next frame, which has `timeout_s` to arrive once its first byte is there.
-    `begun` is called at that first byte.
+    `begun` is called at that first byte, which may take `idle_s`, or the socket's pause where that is longer.
 
     Raises ProtocolError where its length is over the limit, before anything is allocated for it.
     """
     prefix = memoryview(bytearray(PREFIX.size))
     try:
-        # The first byte may take as long as the socket's pause: an idle lane is no fault.
-        receive(sock, [prefix[:1]], float("inf"), peer)
-        if begun is not None:
-            begun()
+        there = _first_bytes(sock, prefix, time.monotonic() + idle_s, peer)
+        begun()
         deadline_s = time.monotonic() + timeout_s
-        receive(sock, [prefix[1:]], deadline_s, peer)
+        if there < PREFIX.size:
+            receive(sock, [prefix[there:]], deadline_s, peer)
         length, request_id = PREFIX.unpack(prefix)
         check_length(length, limit_bytes, peer)
         body = bytearray(length - 4)
@@ -162,6 +170,32 @@ def receive_frame(
     except MemoryError as error:
         raise ProtocolError(peer=peer, reason="no memory for its frame") from error
     return request_id, bytes(body)
+
+
+def _first_bytes(sock: socket.socket, room: memoryview, until_s: float, peer: str) -> int:
+    """Waits for at least a byte; several pauses long, as an idle lane is no fault. Raises as `receive` does."""
+    while True:
+        try:
+            return _receive_some(sock, room, peer)
+        except DeadlineExceeded:
+            if time.monotonic() >= until_s:
+                raise
+
+
+def _receive_some(sock: socket.socket, room: memoryview, peer: str) -> int:
+    """Waits for at least a byte. Raises as `receive` does."""
+    if isinstance(sock, ssl.SSLSocket):
+        _receive_secured(sock, [room[:1]], float("inf"), peer)
+        return 1
+    try:
+        count = sock.recv_into(room)
+    except BlockingIOError:
+        raise DeadlineExceeded(peer=peer, what="with bytes", timeout_s=_pause_s(sock)) from None
+    except OSError as error:
+        raise RpcFailed(peer=peer, reason=str(error.strerror or error)) from error
+    if not count:
+        raise RpcFailed(peer=peer, reason="closed the connection")
+    return count
 
 
 def has_bytes(sock: socket.socket) -> bool:

@@ -117,9 +117,10 @@ def _move(
     sizes: U64,
     deadline_s: float,
 ) -> None:
-    pieces = np.stack((addresses, sizes), axis=1).astype(np.uint64, order="C")
-    ends = np.cumsum(sizes, dtype=np.uint64)
-    total = int(ends[-1]) if len(ends) else 0
+    pieces = np.empty((len(sizes), 2), dtype=np.uint64)
+    pieces[:, 0], pieces[:, 1] = addresses, sizes
+    ends: U64 | None = None
+    total = int(sizes.sum())
     header = _MessageHeader()
     place = address_of(pieces)
     done = first = 0
@@ -132,12 +133,15 @@ def _move(
             _explain(moved)
             continue
         done += moved
+        if done == total:  # the usual case
+            return
+        if ends is None:
+            ends = np.cumsum(sizes, dtype=np.uint64)
         # Go on behind what was moved: at the first piece that isn't whole yet, which loses its beginning.
         first = int(np.searchsorted(ends, np.uint64(done), side="right"))
-        if first < len(pieces):
-            left = int(ends[first]) - done
-            pieces[first, 0] += pieces[first, 1] - np.uint64(left)
-            pieces[first, 1] = left
+        left = int(ends[first]) - done
+        pieces[first, 0] += pieces[first, 1] - np.uint64(left)
+        pieces[first, 1] = left
 
 
 def _explain(moved: int) -> None:

@@ -79,7 +79,7 @@ class Lane:
 
     def read(self, request: LaneRead, into: Fragments, deadline_s: float) -> tuple[U8, Headers]:
         """Statuses of all objects, and the headers of those that are OK, whose pieces have been filled."""
-        reply = self._exchange(request, deadline_s)
+        reply = self._exchange(request, deadline_s, _data_frame_bytes(into.count))
         if not isinstance(reply, LaneData) or len(reply.statuses) != into.count:
             raise ProtocolError(peer=self.peer, reason=f"{type(reply).__name__} in answer to LaneRead")
         statuses = np.frombuffer(reply.statuses, dtype=np.uint8).copy()
@@ -136,10 +136,10 @@ class Lane:
                 raise
             raise explain_end(error, self.peer) from error
 
-    def _exchange(self, request: Message, deadline_s: float) -> LaneReply:
+    def _exchange(self, request: Message, deadline_s: float, likely_bytes: int = PREFIX.size) -> LaneReply:
         self.started = False
         self._send(self._frame(request), deadline_s)
-        return self._reply(deadline_s)
+        return self._reply(deadline_s, likely_bytes)
 
     def _frame(self, request: Message) -> U8:
         body = encode(request)
@@ -148,15 +148,22 @@ class Lane:
         return np.frombuffer(encode_frame(1, body), dtype=np.uint8)
 
     def _send(self, frame: U8, deadline_s: float) -> None:
-        address = np.array([address_of(frame)], dtype=np.uint64)
-        send_pieces(self._sock, address, np.array([frame.nbytes], dtype=np.uint64), deadline_s)
+        set_timeout(self._sock, socket.SO_SNDTIMEO, deadline_s)
+        try:
+            self._sock.sendall(frame.data)
+        except BlockingIOError as error:
+            raise TimeoutError("deadline") from error
 
-    def _reply(self, deadline_s: float) -> LaneReply:
-        """The next frame. Raises what it says where it is Failed."""
-        prefix = self._take(PREFIX.size, deadline_s)
-        length, _ = PREFIX.unpack(prefix)
+    def _reply(self, deadline_s: float, likely_bytes: int = PREFIX.size) -> LaneReply:
+        """The next frame. `likely_bytes`: of the whole frame, where that can be told; what is behind it stays in the
+        socket. Raises what it says where it is Failed."""
+        taken = self._take(PREFIX.size, deadline_s, likely_bytes)
+        length, _ = PREFIX.unpack_from(taken)
         check_length(length, FRAME_BYTES_MAX, self.peer)
-        body = self._take(length - 4, deadline_s)
+        rest = length + 4 - len(taken)
+        if rest < 0:
+            raise ProtocolError(peer=self.peer, reason=f"{-rest} bytes behind its reply")
+        body = taken[PREFIX.size :] + (self._take(rest, deadline_s) if rest else b"")
         try:
             reply: LaneReply = decode_lane_reply(body)
         except Exception as error:  # strange bytes make a decoder raise many things
@@ -165,12 +172,13 @@ class Lane:
             raise from_wire(reply.code, reply.message)
         return reply
 
-    def _take(self, count: int, deadline_s: float) -> bytes:
+    def _take(self, count: int, deadline_s: float, count_max: int = 0) -> bytes:
+        """`count` bytes, or more, up to `count_max`, where they are there."""
         taken = b""
         while len(taken) < count:
             set_timeout(self._sock, socket.SO_RCVTIMEO, deadline_s)
             try:
-                part = self._sock.recv(count - len(taken))
+                part = self._sock.recv(max(count, count_max) - len(taken))
             except BlockingIOError as error:
                 raise TimeoutError("deadline") from error
             if not part:
@@ -182,3 +190,8 @@ class Lane:
     def _receive(self, addresses: U64, sizes: U64, deadline_s: float) -> None:
         addresses, _, sizes = coalesce(addresses, addresses, sizes)
         receive_pieces(self._sock, addresses, sizes, deadline_s)
+
+
+def _data_frame_bytes(count: int) -> int:
+    """Of a LaneData about so many objects."""
+    return PREFIX.size + len(encode(LaneData(bytes(count))))

@@ -6,6 +6,7 @@ import os
 import time
 
 import numpy as np
+import pytest
 from support.lane_peer import LanePeer
 from support.lane_server import OBJECTS, PAGE, SPEC, Served, chain, code
 from support.waiting import at_most, wait_until
@@ -13,6 +14,7 @@ from support.waiting import at_most, wait_until
 from moonpool.schemas.errors import (
     KeyspaceUnknown,
 )
+from moonpool.schemas.framing import encode_frame
 from moonpool.schemas.header import HEADER_DTYPE, holds, keyspace_word
 from moonpool.schemas.messages import (
     BeginItem,
@@ -20,12 +22,15 @@ from moonpool.schemas.messages import (
     Failed,
     Granted,
     KeyspaceRegistered,
+    LaneData,
     LaneRead,
     LaneWrite,
     RegisterKeyspace,
     Status,
+    encode,
 )
 from moonpool.schemas.packed import pack_u64, u32s, u64s
+from moonpool.store_client.node import lane
 
 
 def test_what_was_written_is_read_with_its_proof(served: Served) -> None:
@@ -41,6 +46,21 @@ def test_what_was_written_is_read_with_its_proof(served: Served) -> None:
     lengths = np.full(50, 40_000, dtype=np.uint64)
     generations = u64s(granted.generations)
     assert holds(trailer, generations, keyspace_word(item.keyspace), 0, hashes, lengths).all()
+
+
+def test_a_lane_may_be_idle_for_several_pauses(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "STALL_S", 0.1)
+    with LanePeer(served.port) as peer:
+        time.sleep(0.35)
+        nothing = peer.call(LaneRead(bytes(4), bytes(8), bytes(8)))
+    assert nothing == LaneData(bytes([Status.MISSING]))
+
+
+def test_a_request_may_come_byte_by_byte(served: Served) -> None:
+    with LanePeer(served.port) as peer:
+        for byte in encode_frame(1, encode(LaneRead(bytes(4), bytes(8), bytes(8)))):
+            peer.sock.sendall(bytes([byte]))
+        assert peer.reply() == LaneData(bytes([Status.MISSING]))
 
 
 def test_places_that_hold_something_else_are_missing(served: Served) -> None:

@@ -108,8 +108,19 @@ def test_an_idle_lane_that_was_closed_is_replaced(node: Callable[..., tuple[BadN
         lambda sock: sock.sendall(encode_frame(1, encode(LaneData(b"\0\0\0")))),
         lambda sock: sock.sendall(encode_frame(1, encode(Welcome(1, "node", 0, 1)))),
         lambda sock: sock.sendall(encode_frame(1, encode(LaneData(b"\0"))) + b"half"),
+        lambda sock: sock.sendall(encode_frame(1, encode(LaneData(b""))) + b"more"),
+        lambda sock: sock.sendall(encode_frame(1, encode(LaneData(b"\0")))[:5]),
     ],
-    ids=["closes", "noise", "no message", "another count", "another answer", "half a payload"],
+    ids=[
+        "closes",
+        "noise",
+        "no message",
+        "another count",
+        "another answer",
+        "half a payload",
+        "less, and bytes behind it",
+        "half a prefix",
+    ],
 )
 def test_nonsense_fails_and_is_left(node: Callable[..., tuple[BadNode, TcpTransport]], serve: Serve) -> None:
     def bad_once(sock: socket.socket) -> None:
@@ -120,6 +131,18 @@ def test_nonsense_fails_and_is_left(node: Callable[..., tuple[BadNode, TcpTransp
     assert read(transport) == Status.FAILED
     assert read(transport) == Status.OK
     assert bad.connections == 2
+
+
+def test_an_answer_may_come_byte_by_byte(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
+    def trickle(sock: socket.socket) -> None:
+        read_frame(sock)
+        for byte in encode_frame(1, encode(LaneData(bytes([Status.OK])))) + b"p" * SIZE + header():
+            sock.sendall(bytes([byte]))
+
+    _, transport = node(trickle)
+    memory = np.zeros(SIZE, dtype=np.uint8)
+    assert read(transport, memory=memory) == Status.OK
+    assert memory.tobytes() == b"p" * SIZE
 
 
 def test_silence_costs_one_deadline(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
