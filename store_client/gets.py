@@ -31,30 +31,44 @@ _CORRUPT, _FAILED = np.uint8(Status.CORRUPT), np.uint8(Status.FAILED)
 """Compared with arrays of statuses: a fifth of an enum's time."""
 
 
-class Places(msgspec.Struct, frozen=True, eq=False):
-    """Where objects lie, one entry each; a generation of 0: nowhere."""
+class Places:
+    """Where objects lie, one entry each; a generation of 0: nowhere. Columns become arrays when they are asked for: few
+    readers need more than `together`."""
 
-    segments: Sequence[bytes]
-    which: U16
-    slots: U32
-    generations: U64
-    lengths: U64
+    __slots__ = ("_located", "segments")
 
-    @staticmethod
-    def of(located: Located, count: int, peer: str) -> Places:
+    def __init__(self, located: Located, count: int, peer: str) -> None:
         """Raises ProtocolError where the columns don't fit."""
         sizes = (len(located.which), len(located.slots), len(located.generations), len(located.lengths))
         if sizes != (2 * count, 4 * count, 8 * count, 8 * count):
             raise ProtocolError(peer=peer, reason=f"locations of another size than {count}")
-        columns = (u16s(located.which), u32s(located.slots), u64s(located.generations), u64s(located.lengths))
-        if not located.segments or located.which != bytes(
-            2 * count
-        ):  # else all are in the first one: the usual case
-            which, _, generations, _ = columns
-            nowhere = which >= len(located.segments)
-            if nowhere.any() and (generations[nowhere] != 0).any():
-                raise ProtocolError(peer=peer, reason="a location in no segment")
-        return Places(located.segments, *columns)
+        self.segments = located.segments
+        self._located = located
+        if located.segments and located.which == bytes(2 * count):  # all in the first one: the usual case
+            return
+        nowhere = self.which >= len(located.segments)
+        if nowhere.any() and (self.generations[nowhere] != 0).any():
+            raise ProtocolError(peer=peer, reason="a location in no segment")
+
+    @property
+    def which(self) -> U16:
+        """Index into `segments`."""
+        return u16s(self._located.which)
+
+    @property
+    def slots(self) -> U32:
+        """In those."""
+        return u32s(self._located.slots)
+
+    @property
+    def generations(self) -> U64:
+        """0: nowhere."""
+        return u64s(self._located.generations)
+
+    @property
+    def lengths(self) -> U64:
+        """Payload bytes."""
+        return u64s(self._located.lengths)
 
     @staticmethod
     def join(parts: Sequence[Places]) -> Places:
@@ -64,29 +78,25 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         segments = [segment for part in parts for segment in part.segments]
         first = np.cumsum([0, *(len(part.segments) for part in parts)])
         which = [part.which.astype(np.int64) + at for part, at in zip(parts, first[:-1], strict=True)]
-        empty = np.zeros(0, dtype=np.uint64)
-        return Places(
-            segments,
-            np.concatenate([empty, *which]).astype(np.uint16),
-            np.concatenate([empty, *(part.slots for part in parts)]).astype(np.uint32),
-            np.concatenate([empty, *(part.generations for part in parts)]),
-            np.concatenate([empty, *(part.lengths for part in parts)]),
-        )
+        columns = [(one.slots, one.generations, one.lengths) for one in (part._located for part in parts)]
+        packed = [b"".join(column) for column in zip(*columns, strict=True)]
+        located = Located(segments, np.concatenate(which).astype("<u2").tobytes(), *packed)
+        return Places(located, sum(map(len, which)), "several masters")
 
     def take(self, objects: NDArray[np.intp]) -> Places:
         """The places of some of the objects."""
-        return Places(
-            self.segments,
-            self.which[objects],
-            self.slots[objects],
-            self.generations[objects],
-            self.lengths[objects],
-        )
+        columns = (self.which, self.slots, self.generations, self.lengths)
+        located = Located(list(self.segments), *(column[objects].tobytes() for column in columns))
+        return Places(located, len(objects), "")
 
-    def fit(self, lengths: U64) -> NDArray[np.bool_]:
-        """Which objects are somewhere, and so long."""
-        fit: NDArray[np.bool_] = (self.generations != 0) & (self.lengths == lengths)
-        return fit
+    def together(self, lengths: U64) -> bool:
+        """Whether all lie in one segment, as far as they are anywhere, and are so long."""
+        located = self._located
+        return (
+            len(self.segments) == 1
+            and located.lengths == lengths.tobytes()
+            and located.which == bytes(len(located.which))
+        )
 
     def moved(self, before: Places) -> NDArray[np.bool_]:
         """Which objects lie somewhere else now, and as long as before."""
@@ -133,7 +143,7 @@ class Getter:
     def locate(self, request: Locate, count: int, deadline_s: float) -> Places:
         """Raises what the call raises."""
         located = self._cluster.ask(request, Located, deadline_s)
-        return Places.of(located, count, self._cluster.name)
+        return Places(located, count, self._cluster.name)
 
     def get(self, wanted: Wanted, locate: Callable[[], Places], deadline_s: float) -> U8:
         """Locates and reads. A Status an object; raises nothing: an unreachable master gives FAILED."""
@@ -144,25 +154,17 @@ class Getter:
             return np.full(len(wanted.hashes), Status.FAILED, dtype=np.uint8)
         return self.read(wanted, places, locate, deadline_s)
 
-    def read(
-        self,
-        wanted: Wanted,
-        places: Places,
-        again: Callable[[], Places],
-        deadline_s: float,
-        good: NDArray[np.bool_] | None = None,
-    ) -> U8:
-        """A Status an object. `again` locates the same objects once more; it may raise. `good`: Places.fit, where that is
-        known. Raises nothing."""
-        good = places.fit(wanted.lengths) if good is None else good
-        if len(places.segments) == 1 and np.count_nonzero(good) == len(good):  # the usual case
+    def read(self, wanted: Wanted, places: Places, again: Callable[[], Places], deadline_s: float) -> U8:
+        """A Status an object. `again` locates the same objects once more; it may raise. Raises nothing."""
+        if places.together(wanted.lengths):  # the usual case
             statuses = self._read_segment(places.segments[0], wanted, places, deadline_s)
-            if np.count_nonzero(statuses) == 0:  # all OK
+            if not np.count_nonzero(statuses):  # all OK
                 return statuses
-            there = good
+            there = places.generations != 0
         else:
             there = places.generations != 0
             statuses = np.where(there, _CORRUPT, _MISSING)
+            good = there & (places.lengths == wanted.lengths)
             self._read(wanted, places, np.flatnonzero(good), statuses, deadline_s)
         gone = np.flatnonzero(there & ((statuses == _MISSING) | (statuses == _GONE)))
         if len(gone):

@@ -16,6 +16,7 @@ from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.guard import Guard
 from moonpool.store_client.telemetry import TransferCounts
 from moonpool.store_client.transports.base import ReadBatch, Transport, WriteBatch
+from moonpool.store_client.transports.pieces import total_bytes
 from moonpool.store_client.transports.shm import ShmTransport
 
 log = logging.getLogger(__name__)
@@ -67,10 +68,11 @@ class NodeLink:
         way, start_s = (self.transport.name, direction), time.monotonic()
         try:
             with self._guard.call(start_s):
-                statuses = [_KNOWN[part] for part in do()]
+                statuses = do()
                 if not any(map(np.count_nonzero, statuses)):  # all are OK, the usual case
-                    moved = sum(int(np.add.reduce(part)) for part in lengths)
+                    moved = sum(map(total_bytes, lengths))
                 else:
+                    statuses = [_KNOWN[part] for part in statuses]
                     if all((part == _FAILED).all() for part in statuses):
                         raise TransferFailed(peer=self.info.node, reason="nothing went through")
                     good = [part == _OK for part in statuses]

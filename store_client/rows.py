@@ -142,9 +142,8 @@ class RowCalls:
         if places is None:
             return [Got(Status.FAILED, 0)] * count
         room = memory.lengths()
-        good = places.fit(room)
-        if np.count_nonzero(good) == count:  # the usual case
-            return _got(self._read_all(rows, places, memory, deadline_s, good), room)
+        if places.together(room):  # the usual case
+            return _got(self._read_all(rows, places, memory, deadline_s), room)
         there = places.generations != 0
         fits = places.lengths <= room
         statuses = np.where(there, np.uint8(Status.TOO_LARGE), np.uint8(Status.MISSING))
@@ -171,25 +170,23 @@ class RowCalls:
             places = places.take(index)
         return self._read_all(rows, places, into, deadline_s)
 
-    def _read_all(
-        self,
-        rows: Rows,
-        places: Places,
-        into: Fragments,
-        deadline_s: float,
-        good: NDArray[np.bool_] | None = None,
-    ) -> U8:
+    def _read_all(self, rows: Rows, places: Places, into: Fragments, deadline_s: float) -> U8:
         wanted = Wanted(rows.keyspace, rows.rank, rows.hashes, into, places.lengths)
-        return self._getter.read(wanted, places, lambda: self.locate(rows, deadline_s), deadline_s, good)
+        return self._getter.read(wanted, places, lambda: self.locate(rows, deadline_s), deadline_s)
 
 
 _make_got = partial(tuple.__new__, Got)
-"""From a pair: what Got itself does in a third of the time."""
+"""From a pair: what Got itself does in twice the time."""
 
 
 def _got(statuses: U8, sizes: NDArray[np.generic]) -> list[Got]:
-    each = map(_STATUSES.__getitem__, statuses.tolist()) if np.count_nonzero(statuses) else repeat(Status.OK)
-    return list(map(_make_got, zip(each, sizes.tolist(), strict=False)))
+    each = sizes.tolist()
+    if np.count_nonzero(statuses):
+        return list(map(_make_got, zip(map(_STATUSES.__getitem__, statuses.tolist()), each, strict=True)))
+    if each and each.count(each[0]) == len(each):
+        # As blocks are: a thousand new tuples would set the garbage collector off.
+        return [Got(Status.OK, each[0])] * len(each)
+    return list(map(_make_got, zip(repeat(Status.OK), each, strict=False)))
 
 
 def _edges(lengths: U64, keys: Sequence[str]) -> list[int]:

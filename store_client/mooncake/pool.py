@@ -90,11 +90,12 @@ class Pool:
         try:
             for group in self._groups(keys, [bool(key) for key in keys]):
                 places = self.client.locate_rows(group.rows())
-                for at, i in enumerate(group.index):
-                    if places.generations[at]:
-                        endpoint = self._endpoint(places.segments[places.which[at]])
-                        replica = in_memory(int(places.lengths[at]), int(places.slots[at]), endpoint)
-                        found[keys[i]] = [replica]
+                columns = (places.which, places.slots, places.generations, places.lengths)
+                rows = zip(*(column.tolist() for column in columns), strict=True)
+                for i, (which, slot, generation, length) in zip(group.index, rows, strict=True):
+                    if generation:
+                        endpoint = self._endpoint(places.segments[which])
+                        found[keys[i]] = [in_memory(length, slot, endpoint)]
         except Unreachable as error:
             log.warning("replicas of %d keys are not known: %s", len(keys), error)
         return found

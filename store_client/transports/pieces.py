@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from moonpool.schemas.packed import I64, U64
 from moonpool.store_client.fragments import Fragments
 
+FEW = 16
+"""Up to so many numbers Python adds up faster than numpy."""
+
 
 def slot_side(fragments: Fragments, starts: U64) -> U64:
     """Where each piece lies in its object's slot: one address a piece, given each object's first address."""
@@ -69,9 +72,14 @@ def split_evenly(lengths: U64, parts_max: int, part_bytes_min: int) -> list[NDAr
     return [group for group in np.split(np.arange(len(lengths)), cuts) if len(group)]
 
 
+def total_bytes(lengths: U64) -> int:
+    """Of all objects."""
+    return sum(lengths.tolist()) if len(lengths) <= FEW else int(np.add.reduce(lengths))
+
+
 def batches_of(lengths: U64, count_max: int, bytes_max: int) -> Iterator[slice]:
     """Consecutive slices of at most `count_max` objects and `bytes_max` bytes (an object larger than that is alone)."""
-    if len(lengths) <= count_max and int(np.add.reduce(lengths)) <= bytes_max:  # the usual case
+    if len(lengths) <= count_max and total_bytes(lengths) <= bytes_max:  # the usual case
         yield from [slice(0, len(lengths))] if len(lengths) else []
         return
     ends = np.cumsum(lengths, dtype=np.uint64)

@@ -141,6 +141,17 @@ def test_memory_that_is_too_small_is_left_alone(client: StoreClient) -> None:
     assert large == value_of(key, 1000) + b"x" * 200
 
 
+def test_what_is_nowhere_has_no_room_to_come_into(client: StoreClient) -> None:
+    """It looks as an empty object does, but for its generation."""
+    keys = [name(client, f"beside {i}") for i in range(3)]
+    assert client.batch_put(keys[:2], [value_of(keys[0], 100), b""]) == [Status.OK] * 2
+    room = bytearray(100)
+    found = client.batch_get_into_multi_buffers(keys, [[room], [], []], None)
+    assert found == [(Status.OK, 100), (Status.OK, 0), (Status.MISSING, 0)]
+    assert room == value_of(keys[0], 100)
+    assert client.batch_get_into_multi_buffers([], [], None) == []
+
+
 def test_removed_objects_are_gone(client: StoreClient) -> None:
     keys = [name(client, f"removed {i}") for i in range(4)]
     client.batch_put(keys, [b"1", b"2", b"3", b"4"])
