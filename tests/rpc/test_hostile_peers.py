@@ -366,7 +366,7 @@ def test_a_flood_on_one_connection_leaves_others_their_turns_and_memory_flat(pro
         thread.join()
     pool.close()
     # Three floods take a turn each, 1 ms at most, before ours; the machine is shared with other tests.
-    assert sorted(latencies_s)[len(latencies_s) // 2] < 0.02
+    assert sorted(latencies_s)[len(latencies_s) // 2] < at_most(0.02)
     assert process.resident_bytes() - before_bytes < 32 * MIB
 
 
