@@ -23,10 +23,10 @@ from support.mooncake_pools import Pool, patience
 from support.ports import free_ports
 from support.tiny_model import VOCABULARY, make_tiny_model
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2400)]
 
 BLOCK_TOKENS = 32
-START_S = 400.0
+START_S = 800.0
 ANSWER_S = 300.0
 SEGMENT_BYTES = 24 << 20
 CHILD = Path(__file__).parents[1] / "support" / "mooncake_engine.py"
