@@ -119,7 +119,7 @@ def test_what_was_removed_stays_away(tmp_path: Path) -> None:
             for writer in writers:
                 writer.join()
         before = sum(writer.stored for writer in writers)
-        wait_until(lambda: auditor.put(secrets.token_hex(8), b"value") == Status.OK, 30)
+        wait_until(lambda: auditor.put(secrets.token_hex(8), b"value") == Status.OK)
         for writer in writers:
             for key, known in writer.state.items():
                 writer.see(key, known, auditor.get(key))
