@@ -22,6 +22,7 @@ from moonpool.schemas.messages import (
     Message,
     Obeyed,
     Op,
+    Refused,
     Report,
     decode_from_master,
 )
@@ -95,7 +96,8 @@ class ReportNode:
     async def report(self, ops: list[Op]) -> None:
         """The stream's next message."""
         message = Report(self.segment, self._stream, next(self._sequence), ops)
-        assert isinstance(await self.connection.call(message, CALL_TIMEOUT_S), Done)
+        reply = await self.connection.call(message, CALL_TIMEOUT_S)
+        assert isinstance(reply, (Done, Refused))  # taken, whether or not the index has use for all of it
 
     async def heartbeat(self) -> Announced:
         """Says that it lives, with all its memory free."""
