@@ -388,4 +388,4 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 TestCore = CoreMachine.TestCase
-TestCore.settings = stateful_settings(20_000)
+TestCore.settings = stateful_settings(12_000)
