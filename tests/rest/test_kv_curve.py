@@ -44,6 +44,7 @@ def reader(port: int, server: bytes, pair: tuple[bytes, bytes] | None, timeout_m
     sock = context.socket(zmq.DEALER)
     sock.setsockopt(zmq.LINGER, 0)
     sock.setsockopt(zmq.RCVTIMEO, timeout_ms)
+    sock.setsockopt(zmq.SNDTIMEO, timeout_ms)  # one that was refused already can't even send
     if pair is not None:
         sock.curve_serverkey = server
         sock.curve_publickey, sock.curve_secretkey = pair
@@ -57,8 +58,8 @@ def reader(port: int, server: bytes, pair: tuple[bytes, bytes] | None, timeout_m
 
 def answers(port: int, server: bytes, pair: tuple[bytes, bytes] | None, timeout_ms: int = SILENCE_MS) -> bool:
     with reader(port, server, pair, timeout_ms) as sock:
-        sock.send_multipart((b"", (0).to_bytes(8, "big")))
         try:
+            sock.send_multipart((b"", (0).to_bytes(8, "big")))
             while sock.recv_multipart()[2] != END:
                 pass
         except zmq.Again:
