@@ -10,7 +10,7 @@ import ctypes
 import msgspec
 import numpy as np
 
-from moonpool.schemas.errors import KeyspaceUnknown, ProtocolError
+from moonpool.schemas.errors import ProtocolError
 from moonpool.schemas.header import HEADER_BYTES, HEADER_DTYPE
 from moonpool.schemas.messages import (
     SMALL_BYTES,
@@ -20,7 +20,6 @@ from moonpool.schemas.messages import (
     Hello,
     Message,
     PutSmall,
-    RegisterKeyspace,
     SmallData,
     decode_from_node,
 )
@@ -33,6 +32,7 @@ from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.pieces import coalesce
 from moonpool.store_client.transports.proof import judge, sent_of
+from moonpool.store_client.transports.told import call_told
 
 SMALL_PIECES = 64
 """Of a put that is sent in one message: each is copied by itself."""
@@ -53,17 +53,8 @@ class SmallDoor:
         return len(batch.slots) <= SMALL_OBJECTS and int(batch.lengths.sum()) <= SMALL_BYTES
 
     def write(self, batch: WriteBatch, deadline_s: float) -> U8:
-        """Of a batch that `is_small`: a Status an object. A keyspace that the node has forgotten is told it again, once.
-        Raises MoonpoolError."""
-        request = small_put(batch)
-        try:
-            reply = self._node.call(request, deadline_s)
-        except KeyspaceUnknown:
-            spec = self._spec_of(batch.item.keyspace)
-            if spec is None:
-                raise
-            self._node.call(RegisterKeyspace(spec), deadline_s)
-            reply = self._node.call(request, deadline_s)
+        """Of a batch that `is_small`: a Status an object. Raises MoonpoolError."""
+        reply = call_told(self._node, small_put(batch), batch.item.keyspace, self._spec_of, deadline_s)
         return small_put_statuses(batch, reply, self._node.address)
 
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:

@@ -13,15 +13,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.schemas.errors import KeyspaceUnknown, MoonpoolError, TransferFailed
+from moonpool.schemas.errors import MoonpoolError, TransferFailed
 from moonpool.schemas.header import HEADER_BYTES, HEADER_DTYPE, Headers, holds, keyspace_word
 from moonpool.schemas.messages import (
     Granted,
     Hello,
-    Message,
     NodeInfo,
     PullWrite,
-    RegisterKeyspace,
     Status,
     decode_from_node,
 )
@@ -39,6 +37,7 @@ from moonpool.store_client.transports.engine.engine import Outcome
 from moonpool.store_client.transports.engine.landing import PAYLOAD_BYTES, LandingBlock
 from moonpool.store_client.transports.engine.remote_segment import RemoteSegment
 from moonpool.store_client.transports.pieces import batches_of, coalesce, slot_side, split_evenly
+from moonpool.store_client.transports.told import call_told
 from moonpool.store_client.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -235,18 +234,7 @@ class EngineTransport:
                 token=token,
                 visible=batch.visible,
             )
-            granted = self._call(request, deadline_s)
+            granted = call_told(self._node, request, request.item.keyspace, self._spec_of, deadline_s)
         if not isinstance(granted, Granted) or len(granted.statuses) != source.count:
             raise TransferFailed(peer=self._peer, reason=f"{type(granted).__name__} to PullWrite")
         return np.frombuffer(granted.statuses, dtype=np.uint8).copy()
-
-    def _call(self, request: PullWrite, deadline_s: float) -> Message:
-        """A call to the node; a keyspace that a restarted node has forgotten is told it again, once."""
-        try:
-            return self._node.call(request, deadline_s)
-        except KeyspaceUnknown:
-            spec = self._spec_of(request.item.keyspace)
-            if spec is None:
-                raise
-        self._node.call(RegisterKeyspace(spec), deadline_s)
-        return self._node.call(request, deadline_s)
