@@ -45,15 +45,7 @@ def receive(sock: socket.socket, pieces: Sequence[memoryview], deadline_s: float
         left = list(pieces[first : first + PIECES_MAX])
         while left:
             _check_deadline(deadline_s, peer)
-            try:
-                count = sock.recvmsg_into(left, 0, socket.MSG_WAITALL)[0]
-            except BlockingIOError:
-                raise DeadlineExceeded(peer=peer, what="with bytes", timeout_s=_pause_s(sock)) from None
-            except OSError as error:
-                raise RpcFailed(peer=peer, reason=str(error.strerror or error)) from error
-            if not count:
-                raise RpcFailed(peer=peer, reason="closed the connection")
-            left = _rest(left, count)
+            left = _rest(left, _receive_once(sock, left, socket.MSG_WAITALL, peer))
 
 
 def send(
@@ -187,8 +179,13 @@ def _receive_some(sock: socket.socket, room: memoryview, peer: str) -> int:
     if isinstance(sock, ssl.SSLSocket):
         _receive_secured(sock, [room[:1]], float("inf"), peer)
         return 1
+    return _receive_once(sock, [room], 0, peer)
+
+
+def _receive_once(sock: socket.socket, pieces: list[memoryview], flags: int, peer: str) -> int:
+    """One call, and how many bytes it brought. Raises as `receive` does."""
     try:
-        count = sock.recv_into(room)
+        count = sock.recvmsg_into(pieces, 0, flags)[0]
     except BlockingIOError:
         raise DeadlineExceeded(peer=peer, what="with bytes", timeout_s=_pause_s(sock)) from None
     except OSError as error:
