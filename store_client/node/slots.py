@@ -78,16 +78,13 @@ class Slots:
 
     def new_generations(self, count: int) -> U64:
         """Generations that were never used in this segment, ascending."""
-        first = self.next_generation
-        self.next_generation += count
-        if self.next_generation > self._ceiling[0]:
-            self._ceiling[0] = self.next_generation + GENERATION_STRIDE
+        first = self.new_generation(count)
         return np.arange(first, first + count, dtype=np.uint64)
 
-    def new_generation(self) -> int:
-        """One that was never used in this segment."""
+    def new_generation(self, count: int = 1) -> int:
+        """One that was never used in this segment: the first of so many."""
         generation = self.next_generation
-        self.next_generation += 1
+        self.next_generation += count
         if self.next_generation > self._ceiling[0]:
             self._ceiling[0] = self.next_generation + GENERATION_STRIDE
         return generation
