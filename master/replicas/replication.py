@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from moonpool.master.columns import NO_ROW, NO_SEGMENT
-from moonpool.master.copies import COPIES_MAX
+from moonpool.master.copies import COPIES_MAX, Place
 from moonpool.master.lookups import mean_copy_bytes
 from moonpool.master.node import Node
 from moonpool.master.nodes import Nodes
@@ -229,9 +229,7 @@ class Replication:
                 continue
             for place in places:
                 if fates.leaving[place.segment]:
-                    name = (table.keyspace, rank, table.hashes[row])
-                    step.drops.add(place.segment, *name, place.slot, place.generation)
-                    table.drop_copy(row, rank, place.segment, now_s)
+                    _drop(table, row, rank, place, now_s, step)
                     self._drains.left(place.segment, place.length)
         return list(steps.values())
 
@@ -243,11 +241,11 @@ class Replication:
         for (shard, table, row, rank), more in cold:
             places = [place for place in table.places(row, rank) if fates.kept[place.segment]]
             surplus = min(more, len(places) - fates.wanted(table))
+            if surplus <= 0:
+                continue
             step = steps.get(shard) or steps.setdefault(shard, step_of(shard))
-            for last in places[len(places) - surplus :] if surplus > 0 else ():
-                name = (table.keyspace, rank, table.hashes[row])
-                step.drops.add(last.segment, *name, last.slot, last.generation)
-                table.drop_copy(row, rank, last.segment, now_s)
+            for place in places[-surplus:]:
+                _drop(table, row, rank, place, now_s, step)
         return list(steps.values())
 
     def _push(self, order: Order) -> Push:
@@ -371,3 +369,9 @@ class Replication:
         self._planner.validate()
         self._seeker.validate()
         self._hot.validate()
+
+
+def _drop(table: Table, row: int, rank: int, place: Place, now_s: float, step: Step) -> None:
+    """One copy goes: from the index at once, and its node is told."""
+    step.drops.add(place.segment, table.keyspace, rank, table.hashes[row], place.slot, place.generation)
+    table.drop_copy(row, rank, place.segment, now_s)
