@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from moonpool.benchmarks.paper_node import byte_entries
-from moonpool.master.core import MasterCore, Origin
+from moonpool.master.core import MasterCore, Origin, Push
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import (
@@ -98,6 +98,12 @@ class Host:
     def origin(self) -> Origin:
         """Who asks when it or an engine on it asks."""
         return Origin(f"host{self.number}", SPEC.tenant, self.segment)
+
+    def hold(self, name: bytes, position: int, parent: bytes) -> Block:
+        """Takes a block into its next slot."""
+        block = self.held[name] = Block(position, parent, self.next_slot)
+        self.next_slot += 1
+        return block
 
     def info(self) -> NodeInfo:
         """A node without doors."""
@@ -190,13 +196,13 @@ class PaperPool:
 
     def tick(self, now_s: float) -> list[Moved]:
         """Time has passed. Returns what hosts have copied from each other on the master's orders."""
-        moved = []
-        for segment, push in self._core.tick(now_s):
-            if isinstance(push, CopyOrder):
-                moved.append(self._copy(self._host(segment), push, now_s))
-            elif isinstance(push, Drop):
-                self._drop(self._host(segment), push.drops)
-        return moved
+        pushes = self._core.tick(now_s)
+        self._obey_drops(pushes)
+        return [
+            self._copy(self._host(segment), push, now_s)
+            for segment, push in pushes
+            if isinstance(push, CopyOrder)
+        ]
 
     def _copy(self, host: Host, order: CopyOrder, now_s: float) -> Moved:
         fresh, statuses = [], bytearray()
@@ -206,9 +212,7 @@ class PaperPool:
             room = host.alive and len(host.held) < host.capacity_blocks and name not in host.held
             statuses.append(Status.OK if room else Status.NO_SPACE)
             if room:
-                host.held[name] = Block(position, parent, host.next_slot)
-                host.next_slot += 1
-                fresh.append((name, host.held[name]))
+                fresh.append((name, host.hold(name, position, parent)))
         done: list[Op] = [_entries(fresh)] if fresh else []
         self._report(host, [*done, Copied(order.order, bytes(statuses))], now_s)
         self._say_free(host, now_s)
@@ -217,10 +221,8 @@ class PaperPool:
     def _commit(self, host: Host, chain: Chain, positions: Sequence[int], now_s: float) -> None:
         fresh = []
         for position in positions:
-            block = Block(position, chain[position - 1] if position else NO_PARENT, host.next_slot)
-            host.next_slot += 1
-            host.held[chain[position]] = block
-            fresh.append((chain[position], block))
+            parent = chain[position - 1] if position else NO_PARENT
+            fresh.append((chain[position], host.hold(chain[position], position, parent)))
         if fresh:
             self._report(host, [_entries(fresh)], now_s)
         if len(host.held) > host.capacity_blocks:
@@ -260,10 +262,13 @@ class PaperPool:
 
     def _ask(self, message: Message, host: Host, now_s: float) -> Message:
         outcome = self._core.handle(message, now_s, host.origin)
-        for segment, push in outcome.pushes:
+        self._obey_drops(outcome.pushes)
+        return outcome.reply
+
+    def _obey_drops(self, pushes: Iterable[Push]) -> None:
+        for segment, push in pushes:
             if isinstance(push, Drop):
                 self._drop(self._host(segment), push.drops)
-        return outcome.reply
 
     def validate(self) -> None:
         """Asserts every invariant of the core, and that no node holds more than it can."""
