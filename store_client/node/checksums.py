@@ -36,7 +36,6 @@ class Checksums:
         self._queued = 0
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._closing = False
         self._ending = threading.Event()
         self.computed = 0
         self.computed_at_once = 0
@@ -71,9 +70,8 @@ class Checksums:
 
     def close(self) -> None:
         """Ends the thread; what is queued stays without."""
-        self._ending.set()
         with self._wake:
-            self._closing = True
+            self._ending.set()
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
@@ -84,7 +82,7 @@ class Checksums:
                 slots, generations = self._queue.popleft()
                 self._queued -= len(slots)
             for first in range(0, len(slots), BATCH):
-                if self._closing:
+                if self._ending.is_set():
                     return
                 batch = slice(first, first + BATCH)
                 self.computed += compute(core, slots[batch], generations[batch])
@@ -92,9 +90,9 @@ class Checksums:
     def _await_work(self) -> bool:
         """False where the node ends."""
         with self._wake:
-            if self._queue or self._closing:
-                return not self._closing
-            while not self._queue and not self._closing:
+            if self._queue or self._ending.is_set():
+                return not self._ending.is_set()
+            while not self._queue and not self._ending.is_set():
                 self._wake.wait()
         return not self._ending.wait(PAUSE_S)
 

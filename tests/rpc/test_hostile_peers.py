@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from support.echo_server import HELLO, KEYSPACE, ThreadedServer
+from support.echo_server import ECHO_SERVER, HELLO, KEYSPACE, ThreadedServer
 from support.processes import ServerProcess
 from support.raw_peer import RawPeer
 from support.waiting import at_most, soon, wait_until
@@ -38,7 +35,7 @@ from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.peer import Limits
 
 MATCH = Match(KEYSPACE, [(5, bytes(320))])
-ECHO_SERVER = str(Path(__file__).parents[1] / "support" / "echo_server.py")
+
 MIB = 1 << 20
 
 
@@ -322,52 +319,6 @@ def test_floods_that_end_in_a_reset_leave_no_trace(process: ServerProcess) -> No
     assert is_served(process.address)
     wait_until(lambda: process.descriptors() <= before)
     assert "Traceback" not in process.output()
-
-
-def test_more_requests_than_may_be_under_way_wait_their_turn() -> None:
-    with ThreadedServer(Limits(inflight_max=10)) as server, RawPeer(server.address) as peer:
-        peer.greet()
-        for i in range(35):
-            peer.send(2 + i, Remove(KEYSPACE, b"", wait_ms=200))
-        assert sorted(peer.receive()[0] for _ in range(35)) == list(range(2, 37))
-        assert server.handler.most_under_way == 10
-
-
-def test_a_flood_on_one_connection_leaves_others_their_turns_and_memory_flat(process: ServerProcess) -> None:
-    stop = threading.Event()
-
-    def flood() -> None:
-        requests = unsent = encode_frame(3, encode(MATCH)) * 2000
-        with RawPeer(process.address) as peer:
-            peer.greet()
-            peer.socket.setblocking(False)
-            while not stop.is_set():
-                with contextlib.suppress(BlockingIOError):
-                    unsent = unsent[peer.socket.send(unsent) :] or requests
-                with contextlib.suppress(BlockingIOError):
-                    while peer.socket.recv(MIB):
-                        pass
-                time.sleep(0.001)
-
-    pool = ConnectionPool(process.address, HELLO, decode_from_master)
-    pool.call(GetStatus(), soon())
-    before_bytes = process.resident_bytes()
-    threads = [threading.Thread(target=flood) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    latencies_s = []
-    for _ in range(200):
-        start_s = time.monotonic()
-        pool.call(MATCH, start_s + 30)
-        latencies_s.append(time.monotonic() - start_s)
-        time.sleep(0.002)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    pool.close()
-    # Three floods take a turn each, 1 ms at most, before ours; the machine is shared with other tests.
-    assert sorted(latencies_s)[len(latencies_s) // 2] < at_most(0.02)
-    assert process.resident_bytes() - before_bytes < 32 * MIB
 
 
 @pytest.mark.parametrize("traced", [False, True])

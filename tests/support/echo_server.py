@@ -36,6 +36,8 @@ from moonpool.store_client.rpc.server_spans import ServerSpans
 
 HELLO = Hello(protocol=PROTOCOL_VERSION, role="client", client="test")
 KEYSPACE = bytes(16)
+ECHO_SERVER = __file__
+"""To be run."""
 
 
 class EchoHandler:
@@ -52,9 +54,12 @@ class EchoHandler:
         self.cancelled = 0
         self.most_under_way = 0
         self._under_way = 0
+        self.note: Callable[[Peer], None] = lambda peer: None
+        """Called with whoever asks, at each request."""
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
         self.handled += 1
+        self.note(peer)
         match message:
             case Match(runs=runs):
                 return Matched([position for position, _ in runs])

@@ -7,8 +7,8 @@ import os
 import random
 import socket
 
-PORTS = range(20_000, 32_000)
-"""No outgoing connection takes these: a port that is free now is free a moment later too."""
+from moonpool.benchmarks.processes import PORTS
+
 WORKERS = 8
 """Workers of pytest-xdist that draw from ports of their own."""
 
