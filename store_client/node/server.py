@@ -160,6 +160,7 @@ class LocalHandler(RemoteHandler):
                 return self._ask_first(message)
             answer = core.begin(message.session, message, partial=False)
         if isinstance(answer, Granted):
+            self._parts.keeper.look()
             return answer
         return self._parts.keeper.begin(message.session, message)
 

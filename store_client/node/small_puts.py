@@ -44,6 +44,7 @@ class SmallPuts:
                 return Committed([bytes([Status.BUSY]) * core.count(message.item)])
             statuses = core.store(put_id, message.item, message.payload, self._counter)
             if isinstance(statuses, bytes):
+                self._keeper.look()
                 return self._stored(message, statuses)
         return self._put_later(message, Begin(LANES, put_id, [message.item]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -43,6 +44,7 @@ class SpaceKeeper:
         self._free_bytes_low = int(capacity_bytes * (1 - high_watermark))
         self._free_bytes_wanted = int(capacity_bytes * (1 - min(low_watermark, high_watermark)))
         self._round: asyncio.Task[bool] | None = None
+        self._low = asyncio.Event()
         self.counters = dict.fromkeys(("needs", "evicted_bytes", "pages_emptied", "begins_waited"), 0)
 
     async def begin(self, session: int, request: Begin) -> Granted:
@@ -62,15 +64,23 @@ class SpaceKeeper:
             if self._round.done() and not self._round.result():
                 await asyncio.sleep(min(RETRY_PAUSE_S, max(0.0, deadline_s - time.monotonic())))
 
+    def look(self) -> None:
+        """Slots were granted: where they were too many, eviction begins at once, while their writer fills them. Event
+        loop only; what lanes grant is seen a little later."""
+        if self._core.slots.allocator.free_bytes < self._free_bytes_low:
+            self._low.set()
+
     async def run(self) -> None:
         """Evicts between the watermarks, until cancelled."""
         while True:
-            pause_s = POLL_S
+            self._low.clear()
             free_bytes = self._core.slots.allocator.free_bytes
             if free_bytes < self._free_bytes_low:
-                freed_bytes = await self._evict(self._free_bytes_wanted - free_bytes)
-                pause_s = 0.0 if freed_bytes else EMPTY_HANDED_PAUSE_S
-            await asyncio.sleep(pause_s)
+                if not await self._evict(self._free_bytes_wanted - free_bytes):
+                    await asyncio.sleep(EMPTY_HANDED_PAUSE_S)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._low.wait(), POLL_S)
 
     async def close(self) -> None:
         """Ends a round that is under way."""

@@ -14,6 +14,7 @@ from support.waiting import at_most, until
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import Begin, BeginItem, DropList, Granted, Status, Victims
 from moonpool.schemas.packed import pack_u32, pack_u64
+from moonpool.store_client.node import space
 from moonpool.store_client.node.annex import SessionRecord
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.layout import Layout
@@ -176,6 +177,24 @@ async def test_between_the_watermarks_the_oldest_go_before_anyone_waits() -> Non
     assert len(pool.needs) == needs, "it went on below the low watermark"
     assert newest in {entry.generation for entry in pool.sink.index.values()}
     assert pool.core.slots.allocator.free_bytes < 0.3 * capacity
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_a_grant_that_crosses_the_watermark_starts_eviction_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(space, "POLL_S", 600.0)
+    pool = Pool()
+    task = asyncio.create_task(pool.keeper.run())
+    await asyncio.sleep(0)
+    allocator, capacity = pool.core.slots.allocator, PAGE * PAGES
+    while allocator.free_bytes >= 0.05 * capacity:
+        assert not pool.needs
+        await pool.put(4096, 4)
+        pool.keeper.look()
+    await until(lambda: allocator.free_bytes >= 0.2 * capacity - 4096)
+    assert pool.needs and pool.keeper.counters["begins_waited"] == 0
     task.cancel()
     await asyncio.wait({task})
 
