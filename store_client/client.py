@@ -35,12 +35,13 @@ from moonpool.schemas.messages import (
 from moonpool.schemas.packed import U8, join_hashes
 from moonpool.store_client.admin import Admin, AdminParts
 from moonpool.store_client.blocks import BlockGet, BlockPut, Blocks
-from moonpool.store_client.buffers import Buffer, fragments_of, memory_of, multi_buffers
+from moonpool.store_client.buffers import Buffer, memory_of, multi_buffers
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.connect import Connector
 from moonpool.store_client.copiers.base import DeviceCopier
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.directory import Directory
+from moonpool.store_client.few_puts import ObjectPuts
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gate import Gate
 from moonpool.store_client.gets import Getter, Places
@@ -101,6 +102,9 @@ class StoreClient:
         getter = Getter(self._cluster, self._nodes, self._workers, self.settings.verify_checksums)
         self._blocks = Blocks(self._cluster, self._book, putter, getter)
         self._rows = RowCalls(self._cluster, putter, getter)
+        self._object_puts = ObjectPuts(
+            self._cluster, self._nodes, putter, self._rows, host=type(copier) is HostCopier
+        )
         self.admin = Admin(
             AdminParts(self._gate, self._cluster, self._nodes, hello, credentials, self._deadline_s)
         )
@@ -257,10 +261,7 @@ class StoreClient:
     ) -> list[Status]:
         """Stores objects; what is OK can be read by a call that comes later. Raises as put_blocks."""
         with self._gate:
-            fragments, keep = fragments_of([[value] for value in values], writable=False, what="values")
-            statuses = self._rows.put(rows_of(self._objects, keys), fragments, self._deadline_s(timeout_s))
-            del keep
-            return statuses
+            return self._object_puts.put(self._objects, keys, values, self._deadline_s(timeout_s))
 
     def batch_get(self, keys: Sequence[str], *, timeout_s: float | None = None) -> list[bytes | None]:
         """Values of objects; None where one isn't there or couldn't be read. With host memory only."""
@@ -281,10 +282,8 @@ class StoreClient:
     ) -> list[Status]:
         """Stores objects that lie in several pieces each: addresses with `sizes`, or Buffers without."""
         with self._gate:
-            fragments, keep = multi_buffers(addresses, sizes, writable=False)
-            statuses = self._rows.put(rows_of(self._objects, keys), fragments, self._deadline_s(timeout_s))
-            del keep
-            return statuses
+            deadline_s = self._deadline_s(timeout_s)
+            return self._object_puts.put_pieces(self._objects, keys, addresses, sizes, deadline_s)
 
     def batch_get_into_multi_buffers(
         self,

@@ -38,10 +38,13 @@ class Guard:
         return GuardedCall(self, start_s)
 
     def _begin(self, start_s: float) -> None:
-        with self._lock:
-            self._breaker.before_call(start_s)
+        if self._breaker.failures:
+            with self._lock:
+                self._breaker.before_call(start_s)
 
     def _end(self, start_s: float, error: BaseException | None) -> None:
+        if error is None and not self._breaker.failures:  # nothing to take back
+            return
         if isinstance(error, (Closed, UsedAfterFork)):
             return  # our own doing
         if isinstance(

@@ -207,8 +207,7 @@ static PyObject *find_rows(PyObject *self, PyObject *arguments) {
 
 /* ------------------------------------------------------------------ pieces of memory */
 
-/* Appends a list's integers; how many, or -1 where one is something else. */
-static Py_ssize_t append(PyObject *list, uint64_t *values) {
+Py_ssize_t hot_append_u64s(PyObject *list, uint64_t *values) {
     Py_ssize_t length = PyList_Size(list);
     for (Py_ssize_t i = 0; i < length; i++) {
         PyObject *value = PyList_GetItem(list, i);
@@ -251,8 +250,8 @@ static PyObject *pieces(PyObject *self, PyObject *arguments) {
         return NULL;
     uint64_t at = columns[2][0] = 0;
     for (Py_ssize_t i = 0; i < objects; i++) {
-        Py_ssize_t count = append(PyList_GetItem(addresses, i), columns[0] + at);
-        int good = count >= 0 && append(PyList_GetItem(sizes, i), columns[1] + at) == count;
+        Py_ssize_t count = hot_append_u64s(PyList_GetItem(addresses, i), columns[0] + at);
+        int good = count >= 0 && hot_append_u64s(PyList_GetItem(sizes, i), columns[1] + at) == count;
         uint64_t length = 0;
         for (uint64_t end = at + (uint64_t)count; good && at < end; at++) {
             uint64_t start = columns[0][at], size = columns[1][at];
@@ -280,6 +279,7 @@ static PyMethodDef methods[] = {
     {"find_present", hot_find_present, METH_VARARGS, NULL},
     {"find_places", hot_find_places, METH_VARARGS, NULL},
     {"pieces", pieces, METH_VARARGS, NULL},
+    {"gather", hot_gather, METH_VARARGS, NULL},
     {"sample_names", sample_names, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

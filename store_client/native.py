@@ -5,6 +5,7 @@ Both do the same, and the same tests ask both. `HOT` says which one runs.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import logging
 import os
@@ -20,7 +21,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -38,6 +39,9 @@ FlatColumns = tuple[list[dict[bytes, int]], int, int, Any, Any, Any, Any, Any, A
 """Of a flat table: dicts from hash to row, bytes of a hash, ranks, and its columns: see FlatTable.native."""
 
 KEY_HASH_BYTES = 16
+
+PIECES_MAX = 64
+"""Of objects that `gather` takes."""
 
 COPY_THREADS = min(4, os.cpu_count() or 1)
 """Of one large copy. Two cores reach the memory's speed together, and get a busy machine's time twice as often."""
@@ -100,6 +104,16 @@ def pieces(addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[Any]]) -
         np.frombuffer(offsets, np.int64),
         np.frombuffer(totals, np.uint64),
     )
+
+
+def gather(
+    addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[Any]], bytes_max: int
+) -> tuple[bytes, bytes] | None:
+    """Bytes of a few objects, back to back, and how many each has (u64); None as `pieces`, and where they are more than
+    `bytes_max` or lie in more than PIECES_MAX pieces."""
+    if HOT:
+        return _hot.gather(addresses, sizes, bytes_max)
+    return python_gather(addresses, sizes, bytes_max)
 
 
 def copy_pieces(to: U64, source: U64, sizes: U64) -> None:
@@ -172,6 +186,20 @@ def python_pieces(addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[A
     offsets = np.zeros(len(addresses) + 1, dtype=np.int64)
     np.cumsum(list(map(len, addresses)), out=offsets[1:])
     return Fragments(starts, lengths, offsets)
+
+
+def python_gather(
+    addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[Any]], bytes_max: int
+) -> tuple[bytes, bytes] | None:
+    """gather without C."""
+    found = python_pieces(addresses, sizes)
+    if found is None or len(found.sizes) > PIECES_MAX or found.count > PIECES_MAX:
+        return None
+    lengths: list[int] = found.sizes.tolist()
+    if sum(lengths) > bytes_max:
+        return None
+    parts = map(ctypes.string_at, found.addresses.tolist(), lengths)
+    return b"".join(parts), found.lengths().astype("<u8").tobytes()
 
 
 def python_sample_names(hashes: Sequence[bytes], hash_bytes: int, mask: int) -> bytes | None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from moonpool.schemas.errors import MoonpoolError, TransferFailed
-from moonpool.schemas.messages import ClusterMap, GetClusterMap, NodeInfo, Status
-from moonpool.schemas.packed import U8, U64
+from moonpool.schemas.messages import ClusterMap, GetClusterMap, NodeInfo, PutSmall, Status
+from moonpool.schemas.packed import U8, U64, u64s
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.guard import Guard
 from moonpool.store_client.telemetry import TransferCounts
@@ -29,6 +29,7 @@ _OK, _FAILED = np.uint8(Status.OK), np.uint8(Status.FAILED)
 
 _KNOWN: U8 = np.full(256, Status.FAILED, dtype=np.uint8)
 _KNOWN[list(Status)] = list(Status)
+_KNOWN_BYTES = _KNOWN.tobytes()
 """What statuses of a node mean: one that nobody here has heard of is a failure."""
 
 Connect = Callable[[NodeInfo], Transport]
@@ -63,6 +64,35 @@ class NodeLink:
         """As Transport.write; all FAILED at once where the node failed lately."""
         lengths = [batch.lengths for batch in batches]
         return self._guarded("save", lambda: self.transport.write(batches, deadline_s), lengths)
+
+    @property
+    def takes_small(self) -> bool:
+        """Whether `put_small` may be asked."""
+        return self.transport.door is not None
+
+    def put_small(self, message: PutSmall, deadline_s: float) -> bytes:
+        """`write` of a few small objects, in one message: a Status byte each."""
+        door, count = self.transport.door, len(message.item.lengths) // 8
+        assert door is not None
+        way, start_s = (self.transport.name, "save"), time.monotonic()
+        try:
+            with self._guard.call(start_s):
+                statuses = door.put(message, deadline_s)
+                moved = len(message.payload)
+                if any(statuses):
+                    statuses = statuses.translate(_KNOWN_BYTES)
+                    if statuses.count(Status.FAILED) == count:
+                        raise TransferFailed(peer=self.info.node, reason="nothing went through")
+                    each = zip(statuses, u64s(message.item.lengths).tolist(), strict=True)
+                    moved = sum(length for status, length in each if status == Status.OK)
+                self.failed = False
+        except MoonpoolError as error:
+            log.debug("put into %s failed: %s", self.info.node, error)
+            self.failed = True
+            self._counts.failed(way)
+            return bytes([Status.FAILED]) * count
+        self._counts.add(way, time.monotonic() - start_s, moved)
+        return statuses
 
     def _guarded(self, direction: str, do: Callable[[], list[U8]], lengths: Sequence[U64]) -> list[U8]:
         way, start_s = (self.transport.name, direction), time.monotonic()

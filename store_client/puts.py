@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.schemas.errors import MoonpoolError, ProtocolError
+from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.keyspace import Kind
 from moonpool.schemas.messages import (
     DIRECT_BYTES,
@@ -172,7 +172,7 @@ class Putter:
         self._cluster = cluster
         self._nodes = nodes
         self._workers = workers
-        self._permits = permits.Permits()
+        self.permits = permits.Permits()
 
     def put(self, parts: Sequence[PutPart], deadline_s: float) -> list[U8]:
         """A Status array a part. Raises nothing: an unreachable master or node gives FAILED."""
@@ -206,7 +206,7 @@ class Putter:
         """Where each part may be put without asking; None: not all may. A key that is named twice is asked for: the
         master says BUSY of the second."""
         now_s = time.monotonic()
-        segments = [self._permits.segment(part.rows, now_s) for part in parts if part.visible]
+        segments = [self.permits.segment(part.rows, now_s) for part in parts if part.visible]
         known = [segment for segment in segments if segment is not None]
         if not parts or len(known) < len(parts):
             return None
@@ -218,17 +218,21 @@ class Putter:
         return known if mapped and len(set(hashes)) == len(hashes) else None
 
     def _put_direct(self, parts: Sequence[PutPart], segments: Sequence[bytes], deadline_s: float) -> list[U8]:
-        """Of what is BUSY, or too large for that node, the master is asked. Whoever meets such asks the next time."""
         statuses = [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
         writes: dict[bytes, list[_Write]] = {}
         for i, (part, segment) in enumerate(zip(parts, segments, strict=True)):
             whole = [(0, len(part.hashes))]
             self._plan(writes.setdefault(segment, []), part, i, whole, direct=True)
         self._write_all(writes, statuses, deadline_s)
+        return self.ask_again(parts, statuses, deadline_s)
+
+    def ask_again(self, parts: Sequence[PutPart], statuses: list[U8], deadline_s: float) -> list[U8]:
+        """The end of direct puts that have come to `statuses`, which may be changed: of what is BUSY, or too large for that
+        node, the master is asked. Whoever meets such asks the next time."""
         again: list[tuple[int, NDArray[np.intp]]] = []
         for i, (part, status) in enumerate(zip(parts, statuses, strict=True)):
             if status.any():
-                self._permits.take(part.rows)
+                self.permits.take(part.rows)
                 index = np.flatnonzero((status == Status.BUSY) | (status == Status.TOO_LARGE))
                 if len(index):
                     again.append((i, index))
@@ -241,18 +245,25 @@ class Putter:
         if not parts:
             return []
         asked_s = time.monotonic()
-        statuses = [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
         try:
             request = PutStart([part.item() for part in parts])
             started = self._cluster.ask(request, PutStarted, deadline_s)
-            if [len(answers) for answers in started.answers] != [len(part.hashes) for part in parts]:
-                raise ProtocolError(peer=self._cluster.name, reason="PutStarted of another size")
         except MoonpoolError as error:
             log.debug("put refused: %s", error)
+            return [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
+        return self.put_as_told(parts, started, asked_s, deadline_s)
+
+    def put_as_told(
+        self, parts: Sequence[PutPart], started: PutStarted, asked_s: float, deadline_s: float
+    ) -> list[U8]:
+        """What is left of a put once a master has answered."""
+        statuses = [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
+        if [len(answers) for answers in started.answers] != [len(part.hashes) for part in parts]:
+            log.debug("put refused: %s answers with PutStarted of another size", self._cluster.name)
             return statuses
         for part, segment, direct_ms in zip(parts, started.segments, started.direct_ms, strict=False):
             if direct_ms and part.visible:
-                self._permits.give(part.rows, segment, asked_s, direct_ms)
+                self.permits.give(part.rows, segment, asked_s, direct_ms)
         writes: dict[bytes, list[_Write]] = {}
         goes: list[NDArray[np.bool_]] = []
         for i, (part, packed, segment) in enumerate(
@@ -271,7 +282,7 @@ class Putter:
             if goes[-1].any():
                 self._plan(writes.setdefault(segment, []), part, i, runs_of_true(goes[-1]))
         self._write_all(writes, statuses, deadline_s)
-        self._abandon(parts, goes, statuses, deadline_s)
+        self.abandon(parts, goes, statuses, deadline_s)
         return statuses
 
     def _write_all(self, writes: dict[bytes, list[_Write]], statuses: list[U8], deadline_s: float) -> None:
@@ -302,7 +313,7 @@ class Putter:
         for write, outcome in zip(writes, outcomes, strict=True):
             statuses[write.part][write.first : write.first + len(outcome)] = outcome
 
-    def _abandon(
+    def abandon(
         self,
         parts: Sequence[PutPart],
         goes: Sequence[NDArray[np.bool_]],

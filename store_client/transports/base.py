@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.schemas.keyspace import KeyspaceSpec
-from moonpool.schemas.messages import BeginItem
+from moonpool.schemas.messages import BeginItem, PutSmall
 from moonpool.schemas.packed import U8, U32, U64
 from moonpool.store_client.fragments import Fragments
 
@@ -67,6 +67,14 @@ SpecOf = Callable[[bytes], KeyspaceSpec | None]
 """What the client knows of a keyspace: a node that was started anew is told it again."""
 
 
+class Door(Protocol):
+    """Where a node takes small objects in one message."""
+
+    def put(self, message: PutSmall, deadline_s: float) -> bytes:
+        """A Status byte an object. Raises MoonpoolError."""
+        ...
+
+
 class Transport(Protocol):
     """One node's slots. Thread-safe; every call has a deadline; a failure is a Status of one object, never an
     exception that loses the others. All copies and socket calls release the interpreter lock."""
@@ -74,6 +82,11 @@ class Transport(Protocol):
     name: str
     lands_late: bool
     """Whether a read that failed or timed out may still write its destination afterwards."""
+
+    @property
+    def door(self) -> Door | None:
+        """For what is in host memory; None: there is none, or only `write` may go through it."""
+        ...
 
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:
         """Fills `batch.into`, then validates (I3). `deadline_s` is time.monotonic(). Returns a Status an object:

@@ -38,6 +38,9 @@ class Faults:
 class FaultyTransport:
     """A Transport for tests of those who use one."""
 
+    door = None
+    """Faults are for all that is written."""
+
     def __init__(self, inner: Transport, faults: Faults) -> None:
         self.name = f"faulty {inner.name}"
         self.lands_late = faults.late > 0

@@ -27,7 +27,6 @@ from moonpool.schemas.messages import (
     Hello,
     Message,
     NodeInfo,
-    PutSmall,
     RegisterKeyspace,
     Revoke,
     Status,
@@ -46,7 +45,7 @@ from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.mapped import MappedSegment
 from moonpool.store_client.transports.pieces import batches_of, check_fit, coalesce, slot_side
 from moonpool.store_client.transports.session import Session
-from moonpool.store_client.transports.small_door import is_small, small_put, small_put_statuses
+from moonpool.store_client.transports.small_door import SmallDoor, is_small
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +107,7 @@ class ShmTransport:
         self._session = Session(self._node, run_dir)
         self._gate = Gate(f"the shm transport of {info.node}")
         self._host = type(copier) is HostCopier
+        self.door = SmallDoor(self._node, spec_of) if self._host else None
         self._native = native.HOT and self._host
         self._registering = threading.Lock()
         self._registered = False
@@ -236,8 +236,8 @@ class ShmTransport:
 
     def _write_group(self, group: Sequence[WriteBatch], deadline_s: float) -> U8:
         """One begin, the copies, one commit."""
-        if len(group) == 1 and self._host and group[0].item.lengths and is_small(group[0]):
-            return self._send_small(group[0], deadline_s)
+        if len(group) == 1 and self.door is not None and group[0].item.lengths and is_small(group[0]):
+            return self.door.write(group[0], deadline_s)  # one exchange with the node less
         self._session.open(deadline_s)
         items = [batch.item for batch in group]
         direct = any(batch.direct for batch in group)
@@ -270,11 +270,6 @@ class ShmTransport:
             statuses[go] = outcome[go]
         return statuses
 
-    def _send_small(self, batch: WriteBatch, deadline_s: float) -> U8:
-        """Sent to the node instead of being copied: one exchange with it less."""
-        answer = self._call(small_put(batch), deadline_s)
-        return small_put_statuses(batch, answer, self._node.address)
-
     def _fill(self, group: Sequence[WriteBatch], granted: Granted, go: NDArray[np.intp]) -> None:
         """Copies every granted object into its slot."""
         slots, source = u32s(granted.slots), concatenate([batch.source for batch in group])
@@ -300,8 +295,7 @@ class ShmTransport:
         try:
             return self._node.call(message, deadline_s)
         except KeyspaceUnknown:
-            items = message.items if isinstance(message, Begin) else []
-            for item in [message.item] if isinstance(message, PutSmall) else items:
+            for item in message.items if isinstance(message, Begin) else []:
                 self._register_keyspace(item.keyspace, deadline_s)
         except NotFound:
             self._session.reopen(deadline_s)

@@ -1,4 +1,4 @@
-"""A node of another host, asked through its RPC port: small objects in one exchange with its event loop.
+"""Small objects in one exchange with a node's event loop: through its RPC port, puts also through its Unix socket.
 
 A data lane has a thread at the other end, which costs more to wake and to let into the interpreter than these bytes.
 """
@@ -17,18 +17,14 @@ from moonpool.schemas.messages import (
     SMALL_OBJECTS,
     Committed,
     GetSmall,
-    Hello,
-    Message,
     PutSmall,
     SmallData,
-    decode_from_node,
 )
 from moonpool.schemas.packed import U8, pack_u32, pack_u64
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.raw_memory import address_of
 from moonpool.store_client.rpc.connection import ConnectionPool
-from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.pieces import coalesce
 from moonpool.store_client.transports.proof import judge, sent_of
@@ -39,12 +35,11 @@ SMALL_PIECES = 64
 
 
 class SmallDoor:
-    """Of one node. Connects when first used; any number of threads."""
+    """Of one node. Any number of threads."""
 
-    def __init__(
-        self, address: str, hello: Hello, spec_of: SpecOf, credentials: Credentials = NO_CREDENTIALS
-    ) -> None:
-        self._node = ConnectionPool(address, hello, decode_from_node, credentials=credentials)
+    def __init__(self, node: ConnectionPool, spec_of: SpecOf) -> None:
+        """`node`: whose owner closes it."""
+        self._node = node
         self._spec_of = spec_of
         self._copier = HostCopier()
 
@@ -54,8 +49,16 @@ class SmallDoor:
 
     def write(self, batch: WriteBatch, deadline_s: float) -> U8:
         """Of a batch that `is_small`: a Status an object. Raises MoonpoolError."""
-        reply = call_told(self._node, small_put(batch), batch.item.keyspace, self._spec_of, deadline_s)
-        return small_put_statuses(batch, reply, self._node.address)
+        return np.frombuffer(self.put(small_put(batch), deadline_s), dtype=np.uint8).copy()
+
+    def put(self, message: PutSmall, deadline_s: float) -> bytes:
+        """See Door."""
+        reply = call_told(self._node, message, message.item.keyspace, self._spec_of, deadline_s)
+        count = len(message.item.lengths) // 8
+        if not isinstance(reply, Committed) or len(reply.statuses) != 1 or len(reply.statuses[0]) != count:
+            reason = f"{type(reply).__name__} in answer to PutSmall"
+            raise ProtocolError(peer=self._node.address, reason=reason)
+        return reply.statuses[0]
 
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:
         """As Transport.read. Raises MoonpoolError."""
@@ -79,10 +82,6 @@ class SmallDoor:
         places = start + np.cumsum(into.sizes, dtype=np.uint64) - into.sizes
         self._copier.to_engine(*coalesce(into.addresses, places, into.sizes))
 
-    def close(self) -> None:
-        """Calls under way fail soon."""
-        self._node.close()
-
 
 def is_small(batch: WriteBatch) -> bool:
     """Whether a put may be sent in one message."""
@@ -97,10 +96,3 @@ def small_put(batch: WriteBatch) -> PutSmall:
     if not item.lengths:
         item = msgspec.structs.replace(item, lengths=pack_u64(batch.lengths))
     return PutSmall(item, payload, batch.visible, batch.direct)
-
-
-def small_put_statuses(batch: WriteBatch, reply: Message, peer: str) -> U8:
-    """What the answer says. Raises ProtocolError."""
-    if not isinstance(reply, Committed) or [len(part) for part in reply.statuses] != [len(batch.lengths)]:
-        raise ProtocolError(peer=peer, reason=f"{type(reply).__name__} in answer to PutSmall")
-    return np.frombuffer(reply.statuses[0], dtype=np.uint8).copy()

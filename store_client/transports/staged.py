@@ -30,6 +30,7 @@ class StagedTransport:
     """The Transport underneath, made safe for any destination."""
 
     lands_late = False
+    door = None  # nothing that it is given is in host memory
 
     def __init__(self, inner: Transport, copier: DeviceCopier, staging: Staging) -> None:
         self.name = inner.name

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.schemas.errors import MoonpoolError
-from moonpool.schemas.messages import Hello, LaneKeys, LaneRead, LaneWrite, NodeInfo, Status
+from moonpool.schemas.messages import Hello, LaneKeys, LaneRead, LaneWrite, NodeInfo, Status, decode_from_node
 from moonpool.schemas.packed import U8, U32, U64, pack_u32, pack_u64
 from moonpool.store_client.gate import Gate
+from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.lane_pool import LanePool
@@ -53,7 +54,11 @@ class TcpTransport:
         self._spec_of = spec_of
         self._count = lanes
         self._lanes = LanePool(info.data_address, hello, lanes, credentials)
-        self._door = SmallDoor(info.rpc_address, hello, spec_of, credentials) if info.rpc_address else None
+        self._rpc: ConnectionPool | None = None
+        self.door: SmallDoor | None = None
+        if info.rpc_address:
+            self._rpc = ConnectionPool(info.rpc_address, hello, decode_from_node, credentials=credentials)
+            self.door = SmallDoor(self._rpc, spec_of)
         self._workers = Workers(lanes, "moonpool-lane")
         self._gate = Gate(f"the tcp transport of {info.node}")
 
@@ -70,8 +75,8 @@ class TcpTransport:
             statuses[:] = door.read(batch, deadline_s)
 
         with self._gate:
-            if self._door is not None and self._door.takes(batch):
-                shares = [partial(small, self._door)]
+            if self.door is not None and self.door.takes(batch):
+                shares = [partial(small, self.door)]
             else:
                 shares = [partial(share, group) for group in self._shares(batch.lengths)]
             self._spread(shares, deadline_s)
@@ -104,8 +109,8 @@ class TcpTransport:
         if self._gate.forked or not self._gate.close():
             return
         self._lanes.close()
-        if self._door is not None:
-            self._door.close()
+        if self._rpc is not None:
+            self._rpc.close()
         self._gate.wait_empty()
         self._workers.close()
 
@@ -140,8 +145,8 @@ class TcpTransport:
     def _write_one(self, batch: WriteBatch, deadline_s: float) -> U8:
         if int(batch.lengths.max(initial=0)) > self._page_bytes:  # refused anyway: don't send it first
             return np.full(batch.source.count, Status.TOO_LARGE, dtype=np.uint8)
-        if self._door is not None and is_small(batch):
-            return self._door.write(batch, deadline_s)
+        if self.door is not None and is_small(batch):
+            return self.door.write(batch, deadline_s)
         item = msgspec.structs.replace(batch.item, lengths=pack_u64(batch.lengths))
         # Random: the node's lanes share one session, whoever they belong to.
         request = LaneWrite(secrets.randbits(63), item, batch.visible)

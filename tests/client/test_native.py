@@ -25,6 +25,7 @@ needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
 HASHERS = [pytest.param(native.hash_keys, marks=needs_c), native.python_hash_keys]
 FINDERS = [pytest.param(native.find_rows, marks=needs_c), native.python_find_rows]
 SAMPLERS = [pytest.param(native.sample_names, marks=needs_c), native.python_sample_names]
+GATHERERS = [pytest.param(native.gather, marks=needs_c), native.python_gather]
 PIECERS = [pytest.param(native.pieces, marks=needs_c), native.python_pieces]
 LONGEST = 300
 
@@ -137,6 +138,37 @@ def test_what_is_no_u64_is_left_to_others(pieces, bad) -> None:  # type: ignore[
 )
 def test_pieces_that_can_not_be_are_left_to_others(pieces, addresses, sizes) -> None:  # type: ignore[no-untyped-def]
     assert pieces(addresses, sizes) is None
+
+
+@pytest.mark.parametrize("gather", GATHERERS)
+def test_a_few_objects_are_gathered(gather) -> None:  # type: ignore[no-untyped-def]
+    memory = np.random.default_rng(3).integers(0, 256, 300, dtype=np.uint8)
+    at, whole = memory.ctypes.data, memory.tobytes()
+    addresses, sizes = [[at + 200, at], [], [at + 50, 0, at + 9]], [[100, 10], [], [1, 0, 0]]
+    payload, lengths = gather(addresses, sizes, 111)
+    assert payload == whole[200:] + whole[:10] + whole[50:51]
+    assert np.frombuffer(lengths, dtype="<u8").tolist() == [110, 0, 1]
+    assert gather(addresses, sizes, 110) is None, "too many bytes"
+    assert gather([[at] * native.PIECES_MAX], [[1] * native.PIECES_MAX], 64) is not None
+    assert gather([[at] * 40, [at] * 25], [[1] * 40, [1] * 25], 100) is None, "too many pieces"
+    assert gather([[]] * 65, [[]] * 65, 100) is None
+    assert gather([], [], 0) == (b"", b"")
+
+
+@pytest.mark.parametrize("gather", GATHERERS)
+@pytest.mark.parametrize("bad", [-1, 1 << 64, (1 << 64) - 1, 1.5, True, None, "1"])
+def test_what_can_not_be_gathered_is_left_to_others(gather, bad) -> None:  # type: ignore[no-untyped-def]
+    at = np.zeros(8, dtype=np.uint8).ctypes.data
+    for addresses, sizes in (
+        ([[at, bad]], [[1, 2]]),
+        ([[at, at]], [[1, bad]]),
+        ([[at]], [[1], [1]]),
+        ([[at, at]], [[1]]),
+        ([(at,)], [[1]]),
+        (([at],), [[1]]),
+        ([[0]], [[1]]),
+    ):
+        assert gather(addresses, sizes, 100) is None
 
 
 @needs_c

@@ -19,6 +19,7 @@ from moonpool.store_client import AsyncStoreClient, ClientSettings, StoreClient
 from moonpool.store_client.objects import KEY_BYTES_MAX
 from moonpool.store_client.transports.base import ReadBatch, WriteBatch
 from moonpool.store_client.transports.shm import ShmTransport
+from moonpool.store_client.transports.small_door import SmallDoor
 from moonpool.store_client.transports.tcp import TcpTransport
 
 
@@ -90,6 +91,11 @@ def test_a_status_that_nobody_knows_is_a_failure(
 
     keys = [name(client, f"strange {i}") for i in range(3)]
     values = [key.encode() for key in keys]
+    with monkeypatch.context() as patch:
+        patch.setattr(SmallDoor, "put", lambda *_: bytes([Status.OK, 77, Status.OK]))
+        assert client.batch_put(keys, values) == [Status.OK, Status.FAILED, Status.OK]
+    keys = [name(client, f"stranger {i}") for i in range(3)]
+    values = [bytearray(key.encode()) for key in keys]  # which go the batches' way
     with monkeypatch.context() as patch:
         patch.setattr(transport, "write", strange_write)
         assert client.batch_put(keys, values) == [Status.OK, Status.FAILED, Status.OK]

@@ -21,6 +21,8 @@ class MemoryTransport:
 
     name = "memory"
 
+    door = None
+
     def __init__(self, slots: Sequence[U8], lands_late: bool = False) -> None:
         self.slots = list(slots)
         self.lands_late = lands_late

@@ -257,7 +257,7 @@ def test_a_keyspace_that_the_node_has_forgotten_is_told_once(node: MakeNode) -> 
     _, transport = node(
         says(unknown, registered, STORED, unknown, registered, unknown, STORED, unknown, STORED)
     )
-    transport._door._spec_of = {spec.digest(): spec}.get  # type: ignore[union-attr]
+    transport.door._spec_of = {spec.digest(): spec}.get  # type: ignore[union-attr]
     assert write(transport, keyspace=spec.digest()) == [Status.OK]
     assert write(transport, keyspace=spec.digest()) == [Status.FAILED], "unknown again"
     assert write(transport, keyspace=spec.digest()) == [Status.OK]

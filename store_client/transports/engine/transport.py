@@ -55,6 +55,7 @@ class EngineTransport:
 
     name = "mooncake"
     lands_late = False  # in memory of the caller: what is late finds a hole
+    door = None  # the node pulls whatever is written
 
     def __init__(
         self,

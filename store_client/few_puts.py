@@ -1,0 +1,174 @@
+"""Puts of a few small plain objects, one message with their bytes to one node: the short way, without arrays.
+
+What the batches' way (puts.py) sets up for a thousand objects takes longer than all the rest of one. Whatever is out of the
+ordinary goes on there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from moonpool.schemas.errors import MoonpoolError
+from moonpool.schemas.keyspace import Kind
+from moonpool.schemas.messages import SMALL_BYTES, BeginItem, PutItem, PutSmall, PutStart, PutStarted, Status
+from moonpool.schemas.packed import U8, PackedHashes, u64s
+from moonpool.schemas.runs import shard_of
+from moonpool.store_client import permits
+from moonpool.store_client.buffers import Buffer, fragments_of, multi_buffers
+from moonpool.store_client.cluster import Cluster
+from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.native import KEY_HASH_BYTES, gather, hash_keys
+from moonpool.store_client.nodes import Nodes
+from moonpool.store_client.objects import KEY_BYTES_MAX, rows_of
+from moonpool.store_client.puts import PutPart, Putter
+from moonpool.store_client.raw_memory import address_of
+from moonpool.store_client.rows import RowCalls
+
+log = logging.getLogger(__name__)
+
+FEW = 16
+"""Objects of one call."""
+
+_STATUSES = list(Status)
+
+
+class ObjectPuts:
+    """A client's puts of plain objects."""
+
+    def __init__(self, cluster: Cluster, nodes: Nodes, putter: Putter, rows: RowCalls, *, host: bool) -> None:
+        """`host`: whether the objects lie in host memory."""
+        self._cluster = cluster
+        self._nodes = nodes
+        self._putter = putter
+        self._rows = rows
+        self._host = host
+
+    def put(
+        self, keyspace: bytes, keys: Sequence[str], values: Sequence[Buffer], deadline_s: float
+    ) -> list[Status]:
+        """As RowCalls.put."""
+        if self._host and 0 < len(keys) == len(values) <= FEW and all(type(one) is bytes for one in values):
+            payload = values[0] if len(values) == 1 else b"".join(values)
+            if len(payload) <= SMALL_BYTES:
+                lengths = b"".join([len(value).to_bytes(8, "little") for value in values])
+                few = self._put_few(keyspace, keys, payload, lengths, deadline_s)
+                if few is not None:
+                    return few
+        fragments, keep = fragments_of([[value] for value in values], writable=False, what="values")
+        statuses = self._rows.put(rows_of(keyspace, keys), fragments, deadline_s)
+        del keep
+        return statuses
+
+    def put_pieces(
+        self,
+        keyspace: bytes,
+        keys: Sequence[str],
+        addresses: Sequence[Sequence[Any]],
+        sizes: Sequence[Sequence[int]] | None,
+        deadline_s: float,
+    ) -> list[Status]:
+        """The same of objects in several pieces each, as `multi_buffers` takes them."""
+        if self._host and 0 < len(keys) <= FEW and sizes is not None:
+            gathered = gather(addresses, sizes, SMALL_BYTES)
+            if gathered is not None and len(gathered[1]) == 8 * len(keys):
+                few = self._put_few(keyspace, keys, *gathered, deadline_s)
+                if few is not None:
+                    return few
+        fragments, keep = multi_buffers(addresses, sizes, writable=False)
+        statuses = self._rows.put(rows_of(keyspace, keys), fragments, deadline_s)
+        del keep
+        return statuses
+
+    # ------------------------------------------------------------ a few small ones
+
+    def _put_few(
+        self, keyspace: bytes, keys: Sequence[str], payload: bytes, lengths: bytes, deadline_s: float
+    ) -> list[Status] | None:
+        """`payload`: all objects back to back. None, and nothing was done: they go the batches' way."""
+        hashes = hash_keys(keys, KEY_BYTES_MAX)
+        if isinstance(hashes, int):
+            return None
+        try:
+            shards = self._cluster.shards(deadline_s)
+        except MoonpoolError as error:
+            log.debug("put refused: %s", error)
+            return [Status.FAILED] * len(keys)
+        if shards > 1 and len(keys) > 1:
+            return None
+        shard = 0 if shards == 1 else shard_of(keyspace, hashes, shards)
+        item = BeginItem(keyspace, 0, 0, b"", hashes, lengths, list(keys), shard)
+        now_s = time.monotonic()
+        # A key that is named twice is asked for: the master says BUSY of the second.
+        if len(keys) == 1 or len(set(keys)) == len(keys):
+            segment = self._putter.permits.segment(permits.Rows(keyspace, 0, shard), now_s)
+            link = None if segment is None else self._nodes.find(segment, deadline_s)
+            if link is not None and link.takes_small:
+                statuses = link.put_small(PutSmall(item, payload, True, True), deadline_s)
+                return self._directly(item, payload, statuses, deadline_s)
+        return self._ask_and_put(item, payload, deadline_s)
+
+    def _directly(self, item: BeginItem, payload: bytes, statuses: bytes, deadline_s: float) -> list[Status]:
+        if not any(statuses):  # the usual case
+            return [Status.OK] * len(statuses)
+        told = np.frombuffer(statuses, dtype=np.uint8).copy()
+        return _named(self._putter.ask_again([_part(item, payload)], [told], deadline_s))
+
+    def _ask_and_put(self, item: BeginItem, payload: bytes, deadline_s: float) -> list[Status]:
+        """Where the master says GO of all, and the node takes what is small; else on the batches' way."""
+        lengths = u64s(item.lengths).tolist()
+        largest = max(length + len(key.encode()) for length, key in zip(lengths, item.keys, strict=True))
+        asked = PutItem(item.keyspace, item.rank, 0, b"", item.hashes, largest, item.shard)
+        asked_s = time.monotonic()
+        try:
+            started = self._cluster.ask(PutStart([asked]), PutStarted, deadline_s)
+        except MoonpoolError as error:
+            log.debug("put refused: %s", error)
+            return [Status.FAILED] * len(lengths)
+        if started.answers == [bytes(len(lengths))] and len(started.segments) == 1:
+            segment = started.segments[0]
+            link = self._nodes.find(segment, deadline_s)
+            if link is not None and link.takes_small:
+                for direct_ms in started.direct_ms[:1]:
+                    rows = permits.Rows(item.keyspace, item.rank, item.shard)
+                    self._putter.permits.give(rows, segment, asked_s, direct_ms)
+                statuses = np.frombuffer(link.put_small(PutSmall(item, payload, True), deadline_s), np.uint8)
+                if statuses.any():
+                    promised = np.ones(len(statuses), dtype=np.bool_)
+                    self._putter.abandon([_part(item, payload)], [promised], [statuses], deadline_s)
+                return _named([statuses])
+        return _named(self._putter.put_as_told([_part(item, payload)], started, asked_s, deadline_s))
+
+
+def _part(item: BeginItem, payload: bytes) -> PutPart:
+    """For the batches' way."""
+    lengths = u64s(item.lengths)
+    ends = np.cumsum(lengths)
+    source = Fragments(
+        np.uint64(address_of(np.frombuffer(payload, dtype=np.uint8))) + ends - lengths,
+        lengths,
+        np.arange(len(lengths) + 1, dtype=np.int64),
+    )
+    return PutPart(
+        keyspace=item.keyspace,
+        kind=Kind.FLAT,
+        rank=item.rank,
+        position=0,
+        parent=b"",
+        hashes=PackedHashes(item.hashes, KEY_HASH_BYTES),
+        run_root=b"",
+        lengths=lengths,
+        source=source,
+        keys=item.keys,
+        visible=True,
+        shard=item.shard,
+    )
+
+
+def _named(statuses: Sequence[U8]) -> list[Status]:
+    """Of one part."""
+    return [_STATUSES[status] for status in statuses[0].tolist()]
