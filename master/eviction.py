@@ -63,8 +63,9 @@ class EvictionPolicy(Protocol):
         """Somebody needs room while there are so many rows."""
         ...
 
-    def study(self) -> None:
-        """Learns from what was asked lately. A few times a second, and before victims are chosen."""
+    def study(self) -> bool:
+        """Learns from one request that was asked lately. Whether more of them wait. Some hundred times a second, and before
+        victims are chosen."""
         ...
 
     def facts(self) -> dict[str, int | float | str]:
@@ -106,8 +107,9 @@ class LeastRecentlyUsed:
     def full(self, rows: int) -> None:
         """Of no interest."""
 
-    def study(self) -> None:
+    def study(self) -> bool:
         """Nothing to learn."""
+        return False
 
     def facts(self) -> dict[str, int | float | str]:
         """None."""

@@ -52,6 +52,7 @@ QUESTIONS = frozenset[type[Message]]({Probe, Match, Presence, Locate, Renew, Des
 LOOKUPS = frozenset({Presence, Locate})
 WAIT_MS_MAX = 60_000
 TICK_S = 0.2
+STUDY_PAUSE_S = 0.01
 
 
 class MasterHandler:
@@ -77,6 +78,7 @@ class MasterHandler:
         self._peers = 0
         self._clients: dict[Peer, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._studies: asyncio.TimerHandle | None = None
 
     @property
     def epoch(self) -> int:
@@ -320,7 +322,19 @@ class MasterHandler:
             self._note_changes()
         except Exception:
             log.exception("a tick failed")
-        self._timer = asyncio.get_running_loop().call_later(TICK_S, self.start_ticks)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(TICK_S, self.start_ticks)
+        if self._studies is None:
+            self._study(loop)
+
+    def _study(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Goes on until all is learnt, in pieces so short that no lookup waits long behind one."""
+        try:
+            more = self._core.shards.study()
+        except Exception:
+            log.exception("learning from lookups failed")
+            more = False
+        self._studies = loop.call_later(STUDY_PAUSE_S, self._study, loop) if more else None
 
     def _note_changes(self) -> None:
         for node, segment, state in self._core.look.take_changes():
@@ -329,8 +343,9 @@ class MasterHandler:
 
     def stop_ticks(self) -> None:
         """The reverse."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._studies):
+            if timer is not None:
+                timer.cancel()
 
 
 async def _after(first: Awaitable[None], reply: Message) -> Message:

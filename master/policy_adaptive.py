@@ -41,8 +41,8 @@ LEAD = 1.01
 WAITING_MAX = 64
 """Requests that wait to be studied; beyond that the oldest goes unseen."""
 
-STUDIED_MAX = 16
-"""Requests studied in one call: some 100 us each."""
+NAMES_MAX = 512
+"""Of one request that are studied: some 300 us."""
 
 
 class AdaptiveCredit:
@@ -110,15 +110,25 @@ class AdaptiveCredit:
         self._shadow_rows = rows // (self._mask + 1)
         self._ghosts.make_room(rows)
 
-    def study(self) -> None:
-        """Learns from what was asked: some of it, so that no call takes long."""
-        for _ in range(min(len(self._waiting), STUDIED_MAX)):
+    def study(self) -> bool:
+        """See EvictionPolicy."""
+        if self._waiting:
             names, mask, now_s = self._waiting.popleft()
             if not mask & ~self._mask:  # else a sample thinner than ours, from before we started over
-                sampled: list[int] = names[(names & np.uint64(self._mask)) == 0].tolist()
-                self._study(sampled, now_s)
+                self._study(self._sampled(names), now_s)
+        return bool(self._waiting)
 
     # ------------------------------------------------------------ shadows
+
+    def _sampled(self, names: U64) -> list[int]:
+        sampled = names[(names & np.uint64(self._mask)) == 0]
+        while (
+            self._shadow_rows is None and len(sampled) > NAMES_MAX
+        ):  # a full pool says itself how thin it must be
+            self._thin_out()
+            sampled = sampled[(sampled & np.uint64(self._mask)) == 0]
+        found: list[int] = sampled.tolist()
+        return found
 
     def _study(self, names: list[int], now_s: float) -> None:
         if not names:

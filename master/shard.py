@@ -336,7 +336,6 @@ class Shard:
 
     def tick(self, step: Step) -> None:
         """See ShardIndex."""
-        self.demand.ceiling.study()
         rows_max = max(1, round(ROWS_A_TICK * step.share))
         self.promises.expire(step.now_s, rows_max)
         self._sweeps.run(self.tables, round(SWEEP_ROWS_A_TICK * step.share), step.now_s)

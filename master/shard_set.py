@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
-from moonpool.master.demand import Demand
+from moonpool.master.demand import Demand, study_one
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.evictions import Evictions
 from moonpool.master.kv_feed import KvFeed
@@ -27,6 +27,9 @@ from moonpool.schemas.runs import SHARDS_MAX
 
 KEYSPACES_MAX = 4096
 NEED_ROWS_MAX = 4096
+STUDIED_AT_NEED = 4
+"""Requests that the policy may yet learn from before it chooses: the rest comes too late."""
+
 CHANGES = (PutStart, Remove, Clear, Pin, Unpin)
 """Requests that a shard takes only when its hard state is loaded, and not while it leaves."""
 
@@ -291,7 +294,8 @@ class ShardSet:
         }
         tables = list(offers)
         self._policy.full(sum(map(len, tables)))
-        self._policy.study()
+        for _ in range(STUDIED_AT_NEED):
+            self._policy.study()
         budget = Budget(NEED_ROWS_MAX)
         freed_bytes = 0
         staying = next((step.staying for step in steps.values()), NOWHERE)
@@ -329,12 +333,15 @@ class ShardSet:
 
     def tick(self, step_of: StepOf) -> list[Step]:
         """Time has passed. Returns what that leaves for the nodes."""
-        self._policy.study()
         steps = self._open_steps(step_of)
         for step in steps:
             step.share = 1 / len(steps)
             self._shards[step.shard].tick(step)
         return steps
+
+    def study(self) -> bool:
+        """Learns from some of the lookups since, for half a ms at most. Returns whether there are more."""
+        return self._policy.study() | study_one([index.demand for index in self._shards.values()])
 
     def remove_some(self, step_of: StepOf) -> list[Step]:
         """A slice of the removals that were too much for one request."""

@@ -68,6 +68,8 @@ class PaperPool:
         if now_s - self._ticked_s >= 1:
             self._heartbeat(now_s)
             self._core.tick(now_s)
+            while self._core.shards.study():
+                pass
             self._ticked_s = now_s
         hit = self._match(chain, now_s)
         if hit:

@@ -197,6 +197,8 @@ class PaperPool:
     def tick(self, now_s: float) -> list[Moved]:
         """Time has passed. Returns what hosts have copied from each other on the master's orders."""
         pushes = self._core.tick(now_s)
+        while self._core.shards.study():
+            pass
         self._obey_drops(pushes)
         return [
             self._copy(self._host(segment), push, now_s)

@@ -11,8 +11,11 @@ import pytest
 from support.paper_cluster import PaperCluster, blocks_of, chain, chained_spec, flat_spec
 from support.report_node import KEYSPACE, SPEC, ReportNode
 from support.report_node import chain as reported_chain
+from support.waiting import until
 
 from moonpool.master import turns
+from moonpool.master.ceiling import STUDIED_MAX
+from moonpool.master.outcome import Origin
 from moonpool.master.server import MasterServer
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import InvalidParams, Overloaded, Unavailable
@@ -191,3 +194,18 @@ def test_a_list_of_millions_is_refused_before_it_is_read() -> None:
     with pytest.raises(msgspec.ValidationError, match=f"length <= {ITEMS_MAX}"):
         decode_master_request(many)
     assert isinstance(decode_master_request(tiny), PutStart)
+
+
+async def test_lookups_are_learnt_from_later_and_bit_by_bit(server: MasterServer) -> None:
+    core = server._core
+    index = next(iter(core.shards.demands()))[1].ceiling
+    origin = Origin("", SPEC.tenant, sees_all=True)
+    core.handle(RegisterKeyspace(SPEC), 0.0, origin)
+    asked = 10 * STUDIED_MAX
+    for number in range(asked):
+        core.handle(PrefixSearch(SPEC, reported_chain(number + 1)).probe(0), 0.0, origin)
+    core.tick(0.0)
+    assert index.waiting == asked, "no tick holds lookups up with all of it"
+    core.shards.study()
+    assert index.waiting == asked - STUDIED_MAX
+    await until(lambda: not index.waiting)

@@ -16,6 +16,7 @@ from moonpool.benchmarks.replay.trace import Request
 from moonpool.master.eviction import USES_MAX, LeastRecentlyUsed
 from moonpool.master.policy_adaptive import (
     LEVEL_OF_USES,
+    NAMES_MAX,
     RULES,
     SHADOW_ROWS_MAX,
     USES_OF_LEVEL,
@@ -109,6 +110,14 @@ def test_the_sample_follows_the_pool() -> None:
     assert len(policy._shadows[0]) == 100
 
 
+def test_a_long_prompt_is_learnt_from_in_a_sample() -> None:
+    policy = AdaptiveCredit()
+    policy.asked(names(*range(8 * NAMES_MAX)), 0, 0.0)
+    policy.study()
+    policy.validate()
+    assert NAMES_MAX // 4 < len(policy._history) <= NAMES_MAX, "no piece of work is long"
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_never_much_worse_than_lru(family: str) -> None:
     trace = generate(family, seed=11, requests=5000 if SOAK else 250)
@@ -127,7 +136,7 @@ def test_repeated_questions_of_one_request_are_one_use() -> None:
     policy = AdaptiveCredit()
     for second in range(4):
         policy.asked(names(held.hash_ids[0]), 0, float(second))
-    policy.study()
+    assert [policy.study() for _ in range(4)] == [True, True, True, False], "one request at a time"
     assert policy._history[name(1)] == (1, 0.0)
     policy.asked(names(1), 0, 10.0)
     policy.study()
