@@ -4,115 +4,145 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple, TypeVar
 
 from moonpool.master.victim_queues import tick_after, tick_of
+from moonpool.schemas.packed import join_hashes, split_hashes
+
+T = TypeVar("T")
 
 PROMISES_MAX = 1 << 18
-Key = tuple[bytes, int, bytes]
-"""(keyspace, rank, block hash)."""
 
 
-class Promise(NamedTuple):
-    """Bytes of one block that are expected on a segment, until then."""
+class Rank(NamedTuple):
+    """What a block hash names a row's part in."""
 
+    keyspace: bytes
+    rank: int
+
+
+@dataclass(slots=True, eq=False)
+class Promise:
+    """Some blocks of one rank, expected on a segment until then. `left`: how many nobody has written or given up;
+    `packed`: hashes of those that have not been looked at since its time was over, empty where none are left."""
+
+    of: Rank
     until_s: float
     segment: int
-    size_bytes: int
+    size_bytes: int  # of each
+    packed: bytes
+    hash_bytes: int
+    left: int
 
 
 class Promises:
-    """At most `limit` at once. Each ends by its commit, by being abandoned, or by its time."""
+    """For at most `limit` blocks at once. Each ends by its commit, by being abandoned, or by its time."""
 
     def __init__(self, limit: int = PROMISES_MAX) -> None:
         self._limit = limit
-        self._held: dict[Key, Promise] = {}
-        self._ends: dict[int, list[Key]] = {}  # tick -> keys that may end then
+        self._count = 0
+        self._held: dict[Rank, dict[bytes, Promise]] = {}
+        self._ends: dict[int, list[Promise]] = {}  # tick -> those that may end then
         self._ticks: list[int] = []  # heap of those ticks
-        self.bytes_on: dict[int, int] = {}  # segment -> promised bytes
+        self.bytes_on: Counter[int] = Counter()  # segment -> promised bytes
         self.bytes_of: Counter[bytes] = Counter()  # keyspace -> promised bytes
 
     def __len__(self) -> int:
-        return len(self._held)
+        return self._count
 
-    def held(self, key: Key, now_s: float) -> bool:
+    def held(self, of: Rank, block_hash: bytes, now_s: float) -> bool:
         """Whether somebody holds it."""
-        promise = self._held.get(key)
+        promise = self._held.get(of, {}).get(block_hash)
         return promise is not None and promise.until_s > now_s
+
+    def any_held(self, of: Rank, hashes: Collection[bytes]) -> bool:
+        """Whether somebody may hold one of them; it may be over."""
+        held = self._held.get(of)
+        return held is not None and not held.keys().isdisjoint(hashes)
 
     def room(self) -> int:
         """How many more may be given."""
-        return self._limit - len(self._held)
+        return self._limit - self._count
 
-    def give(self, keys: Sequence[Key], promise: Promise) -> None:
-        """The same promise for each of several keys of one keyspace that nobody holds."""
-        if not self._held.keys().isdisjoint(keys):
-            for key in keys:
-                self.end(key)  # one whose time is over, at most
-        self._held.update(dict.fromkeys(keys, promise))
-        size_bytes = len(keys) * promise.size_bytes
-        self.bytes_on[promise.segment] = self.bytes_on.get(promise.segment, 0) + size_bytes
-        if keys:
-            self.bytes_of[keys[0][0]] += size_bytes
-        tick = tick_after(promise.until_s)
+    def give(self, of: Rank, hashes: Sequence[bytes], until_s: float, segment: int, size_bytes: int) -> None:
+        """One for several blocks, each named once, that nobody holds."""
+        if not hashes:
+            return
+        if self.any_held(of, hashes):
+            self.end_all(of, hashes)  # of those whose time is over
+        promise = Promise(of, until_s, segment, size_bytes, join_hashes(hashes), len(hashes[0]), len(hashes))
+        self._held.setdefault(of, {}).update(dict.fromkeys(hashes, promise))
+        self._count += len(hashes)
+        self.bytes_on[segment] += len(hashes) * size_bytes
+        self.bytes_of[of.keyspace] += len(hashes) * size_bytes
+        tick = tick_after(until_s)
         if tick not in self._ends:
             self._ends[tick] = []
             heapq.heappush(self._ticks, tick)
-        self._ends[tick].extend(keys)
+        self._ends[tick].append(promise)
 
-    def end(self, key: Key) -> None:
+    def end_all(self, of: Rank, hashes: Collection[bytes]) -> None:
         """Committed or abandoned. One that nobody holds is no error."""
-        promise = self._held.pop(key, None)
-        if promise is None:
+        held = self._held.get(of)
+        if held is None:
             return
-        self._uncount(promise.segment, key[0], promise.size_bytes)
-
-    def end_all(self, keys: Iterable[Key]) -> None:
-        """Committed or abandoned, all of them."""
-        pop, size_bytes = self._held.pop, dict[tuple[int, bytes], int]()
-        for key in keys:
-            promise = pop(key, None)
+        for promise, count in Counter(map(held.pop, hashes, repeat(None))).items():
             if promise is not None:
-                where = promise.segment, key[0]
-                size_bytes[where] = size_bytes.get(where, 0) + promise.size_bytes
-        for (segment, keyspace), ended in size_bytes.items():
-            self._uncount(segment, keyspace, ended)
+                self._let_go(promise, count)
+        if not held:
+            del self._held[of]
 
-    def _uncount(self, segment: int, keyspace: bytes, size_bytes: int) -> None:
-        self.bytes_on[segment] -= size_bytes
-        if not self.bytes_on[segment]:
-            del self.bytes_on[segment]
-        self.bytes_of[keyspace] -= size_bytes
-        if not self.bytes_of[keyspace]:
-            del self.bytes_of[keyspace]
-
-    def any_held(self, keys: Collection[Key]) -> bool:
-        """Whether somebody may hold one of them; it may be over."""
-        return not self._held.keys().isdisjoint(keys)
+    def _let_go(self, promise: Promise, count: int) -> None:
+        promise.left -= count
+        if not promise.left:
+            promise.packed = b""
+        self._count -= count
+        _subtract(self.bytes_on, promise.segment, count * promise.size_bytes)
+        _subtract(self.bytes_of, promise.of.keyspace, count * promise.size_bytes)
 
     def expire(self, now_s: float, keys_max: int) -> None:
-        """Ends those whose time is over, after looking at `keys_max` at most. Those left are held no more, but take room."""
+        """Ends those whose time is over, after looking at `keys_max` blocks at most. Those left are held no more, but
+        take room."""
         while keys_max > 0 and self._ticks and self._ticks[0] <= tick_of(now_s):
-            keys = self._ends[self._ticks[0]]
-            due = keys[-keys_max:]
-            del keys[-keys_max:]
-            keys_max -= len(due)
-            for key in due:
-                promise = self._held.get(key)
-                if promise is not None and promise.until_s <= now_s:
-                    self.end(key)
-            if not keys:
+            promises = self._ends[self._ticks[0]]
+            promise = promises[-1]
+            due = split_hashes(promise.packed[-keys_max * promise.hash_bytes :], promise.hash_bytes)
+            keys_max -= max(len(due), 1)
+            held = self._held.get(promise.of, {})
+            over = [block_hash for block_hash in due if held.get(block_hash) is promise]
+            promise.packed = promise.packed[: len(promise.packed) - len(due) * promise.hash_bytes]
+            self.end_all(promise.of, over)
+            if not promise.packed:
+                promises.pop()
+            if not promises:
                 del self._ends[heapq.heappop(self._ticks)]
 
     def validate(self) -> None:
         """Totals agree with what is held."""
-        totals: dict[int, int] = {}
+        on_segments: Counter[int] = Counter()
         of_keyspaces: Counter[bytes] = Counter()
-        for key, promise in self._held.items():
-            of_keyspaces[key[0]] += promise.size_bytes
-            totals[promise.segment] = totals.get(promise.segment, 0) + promise.size_bytes
-        assert totals == {segment: size for segment, size in self.bytes_on.items() if size}, "promised bytes"
-        assert sorted(self._ticks) == sorted(self._ends) and all(self._ends.values())
+        left: Counter[Promise] = Counter()
+        for of, held in self._held.items():
+            assert held, "an empty rank"
+            for promise in held.values():
+                assert promise.of == of
+                left[promise] += 1
+                on_segments[promise.segment] += promise.size_bytes
+                of_keyspaces[of.keyspace] += promise.size_bytes
+        assert on_segments == self.bytes_on, "promised bytes"
         assert of_keyspaces == self.bytes_of, "promised bytes of keyspaces"
-        assert len(self._held) <= self._limit, "more promises than allowed"
+        assert sorted(self._ticks) == sorted(self._ends) and all(self._ends.values())
+        assert all(promise.left == count for promise, count in left.items())
+        waiting = [promise for promises in self._ends.values() for promise in promises]
+        assert left.keys() <= set(waiting) and len(set(waiting)) == len(waiting), "promises without an end"
+        assert all(bool(promise.packed) <= bool(promise.left) for promise in waiting)
+        assert sum(left.values()) == self._count <= self._limit, "more promises than allowed"
+
+
+def _subtract(sizes: Counter[T], key: T, size_bytes: int) -> None:
+    sizes[key] -= size_bytes
+    if not sizes[key]:
+        del sizes[key]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import repeat
-
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW
 from moonpool.master.copies import only_hinted
 from moonpool.master.entries import check_rank
 from moonpool.master.lookups import check_run
-from moonpool.master.promises import Promise, Promises
+from moonpool.master.promises import Promises, Rank
 from moonpool.master.step import Step
 from moonpool.master.table import Table
 from moonpool.schemas.errors import InvalidParams
@@ -29,29 +27,31 @@ def start_item(
         return bytes([PutAnswer.NO_PARENT]) * len(hashes), None
     promises.expire(step.now_s, 2 * len(hashes))  # so many more than are given that they never pile up
     rows = table.rows.find(item.hashes, table.spec.hash_bytes)
-    keys = dict.fromkeys(zip(repeat(item.keyspace), repeat(item.rank), hashes))
+    of = Rank(item.keyspace, item.rank)
+    until_s = step.now_s + promise_ms / 1000
     # The usual case at once: nobody has any of them, or is about to, and no quota is to be kept.
     if (
         step.spend is None
         and hashes
         and rows.max() == NO_ROW
-        and len(keys) == len(hashes) <= promises.room()
-        and not promises.any_held(keys)
+        and len(set(hashes)) == len(hashes) <= promises.room()
+        and not promises.any_held(of, hashes)
         and (place := step.place_put(item.size_bytes)) is not None
     ):
-        promises.give(list(keys), Promise(step.now_s + promise_ms / 1000, place, item.size_bytes))
+        promises.give(of, hashes, until_s, place, item.size_bytes)
         return bytes(len(hashes)), place
     answers = bytearray(len(hashes))
-    granted: dict[tuple[bytes, int, bytes], None] = {}
+    granted: dict[bytes, None] = {}
     segment: int | None = None
     for index, row in enumerate(rows.tolist()):
-        key = (item.keyspace, item.rank, hashes[index])
+        block_hash = hashes[index]
         there = row != NO_ROW and table.committed[row] >> item.rank & 1
         if there and not (table.hinted and _only_hinted(table, row, item.rank)):
             # While a copy is being checked nobody knows whether another one is wanted.
             answers[index] = PutAnswer.EXISTS if table.sound(row, item.rank) else PutAnswer.BUSY
             continue
-        if key in granted or promises.held(key, step.now_s) or len(granted) >= promises.room():
+        held = block_hash in granted or promises.held(of, block_hash, step.now_s)
+        if held or len(granted) >= promises.room():
             answers[index] = PutAnswer.BUSY
             continue
         if segment is None:
@@ -63,10 +63,9 @@ def start_item(
             answers[index] = PutAnswer.QUOTA
             continue
         answers[index] = PutAnswer.GO
-        granted[key] = None
+        granted[block_hash] = None
     if granted and segment is not None:
-        until_s = step.now_s + promise_ms / 1000
-        promises.give(list(granted), Promise(until_s, segment, item.size_bytes))
+        promises.give(of, list(granted), until_s, segment, item.size_bytes)
     return bytes(answers), segment if granted else None
 
 
@@ -79,7 +78,7 @@ def _hangs(table: Table, item: PutItem, promises: Promises, now_s: float) -> boo
     """Whether the first block's parent is there or on its way. The others follow blocks of this very item."""
     if not isinstance(table, ChainedTable) or run_start(item.position) == item.position:
         return True
-    return promises.held((item.keyspace, item.rank, item.parent), now_s) or table.may_hang_on(
+    return promises.held(Rank(item.keyspace, item.rank), item.parent, now_s) or table.may_hang_on(
         item.parent, item.position, item.rank, now_s
     )
 

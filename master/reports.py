@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import repeat
+
+import numpy as np
 
 from moonpool.master.bad_reports import BadReports
 from moonpool.master.columns import NO_ROW
 from moonpool.master.commits import commit
 from moonpool.master.copies import COPIES_MAX
-from moonpool.master.entries import check_entries, check_rank, read_entries, read_locations
-from moonpool.master.promises import Promises
+from moonpool.master.entries import EntryColumns, check_entries, check_rank, read_entries, read_locations
+from moonpool.master.promises import Promises, Rank
 from moonpool.master.step import Step
 from moonpool.master.table import Table
 from moonpool.schemas.errors import InvalidParams
@@ -75,7 +76,17 @@ def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: S
     copies_max = COPIES_MAX if wanted else 1
     step.refused |= commit(table, segment, entries, step.usable, step.now_s, step.drops, copies_max)
     if len(promises):
-        promises.end_all(zip(repeat(op.keyspace), entries.ranks.tolist(), entries.hashes))
+        _end(promises, op.keyspace, entries)
+
+
+def _end(promises: Promises, keyspace: bytes, entries: EntryColumns) -> None:
+    ranks = entries.ranks
+    if len(ranks) and (ranks == ranks[0]).all():  # the usual case
+        promises.end_all(Rank(keyspace, int(ranks[0])), entries.hashes)
+        return
+    for rank in np.unique(ranks).tolist():
+        mine = np.flatnonzero(ranks == rank).tolist()
+        promises.end_all(Rank(keyspace, rank), [entries.hashes[index] for index in mine])
 
 
 def _free(table: Table, segment: int, op: Freed, step: Step) -> None:

@@ -18,7 +18,7 @@ from moonpool.master.demand import Demand
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.flat import FlatTable
 from moonpool.master.kv_feed import KvFeed
-from moonpool.master.promises import Promises
+from moonpool.master.promises import Promises, Rank
 from moonpool.master.reports import apply_op, check_op
 from moonpool.master.shard_facts import shard_facts
 from moonpool.master.step import CheckOrder, Step, check_count
@@ -242,8 +242,8 @@ class Shard:
         return PutStarted(answers, segments)
 
     def _put_abandon(self, table: Table, message: PutAbandon, step: Step) -> Done:
-        for block_hash in split_hashes(message.hashes, table.spec.hash_bytes):
-            self.promises.end((message.keyspace, message.rank, block_hash))
+        hashes = split_hashes(message.hashes, table.spec.hash_bytes)
+        self.promises.end_all(Rank(message.keyspace, message.rank), hashes)
         return Done()
 
     def _report_bad(self, table: Table, message: ReportBad, step: Step) -> Done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from support.paper_cluster import BLOCK_BYTES, Block, PaperCluster, blocks_of, c
 from moonpool.master.nodes import CANDIDATES_MAX
 from moonpool.master.pins import Pins
 from moonpool.master.placement import Candidate, choose
-from moonpool.master.promises import Promise, Promises
+from moonpool.master.promises import Promises, Rank
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
 from moonpool.schemas.messages import (
     Heartbeat,
@@ -172,26 +173,82 @@ def test_bad_items() -> None:
 
 
 def test_promises_are_bounded() -> None:
-    promises = Promises(limit=3)
-    keys = [(b"k", 0, h) for h in CHAIN[:3]]
-    promises.give(keys, Promise(10.0, 1, 100))
+    promises, of, hashes = Promises(limit=3), Rank(b"k", 0), CHAIN[:3]
+    promises.give(of, hashes, 10.0, 1, 100)
     assert promises.room() == 0
     assert promises.bytes_on == {1: 300}
     promises.expire(9.0, 99)
-    assert promises.held(keys[0], 9.0)
+    assert promises.held(of, hashes[0], 9.0)
     promises.expire(10.2, 2)
     promises.validate()
     assert promises.bytes_on == {1: 100}, "two at a time"
-    assert not any(promises.held(key, 10.2) for key in keys)
+    assert not any(promises.held(of, one, 10.2) for one in hashes)
     promises.expire(10.2, 2)
     assert len(promises) == 0
     promises.validate()
 
 
+class PromisedBlocks:
+    """What Promises should say, block by block: (rank, hash) -> (end, segment, bytes)."""
+
+    def __init__(self) -> None:
+        self.promises = Promises(limit=40)
+        self.held: dict[tuple[int, bytes], tuple[float, int, int]] = {}
+        self.now_s = 0.0
+
+    def give(self, rank: int, hashes: list[bytes], segment: int) -> None:
+        of = Rank(b"k", rank)
+        free = [one for one in hashes if not self.promises.held(of, one, self.now_s)]
+        if len(free) <= self.promises.room():
+            self.promises.give(of, free, self.now_s + 1, segment, 10 + rank)
+            self.held |= {(rank, one): (self.now_s + 1, segment, 10 + rank) for one in free}
+
+    def end(self, rank: int, hashes: list[bytes]) -> None:
+        self.promises.end_all(Rank(b"k", rank), hashes)
+        for one in hashes:
+            self.held.pop((rank, one), None)
+
+    def check(self) -> None:
+        self.promises.validate()
+        most: Counter[int] = Counter()  # those that are over may have been ended
+        for (rank, one), (until_s, segment, size_bytes) in self.held.items():
+            most[segment] += size_bytes
+            assert self.promises.held(Rank(b"k", rank), one, self.now_s) == (until_s > self.now_s)
+        assert len(self.promises) <= len(self.held) and self.promises.bytes_on <= most
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["give", "end", "wait", "expire"]),
+            st.integers(0, 1),
+            st.sets(st.integers(0, 11), min_size=1, max_size=6),
+        ),
+        max_size=40,
+    )
+)
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_promises_are_of_the_blocks_they_were_given_for(steps: list[tuple[str, int, set[int]]]) -> None:
+    model = PromisedBlocks()
+    for what, rank, numbers in steps:
+        hashes = [CHAIN[number] for number in numbers]
+        if what == "give":
+            model.give(rank, hashes, len(numbers) % 2)
+        elif what == "end":
+            model.end(rank, hashes)
+        elif what == "wait":
+            model.now_s += len(numbers) / 8
+        else:
+            model.promises.expire(model.now_s, len(numbers))
+        model.check()
+    model.promises.expire(model.now_s + 2, 1000)
+    assert len(model.promises) == 0 and not model.promises.bytes_on and not model.promises.bytes_of
+
+
 def test_promises_whose_time_is_over_make_room_for_new_ones() -> None:
     promises = Promises(limit=1 << 10)
     for second in range(20):
-        promises.give([(b"k", second, h) for h in CHAIN[:100]], Promise(second + 0.5, 1, 100))
+        promises.give(Rank(b"k", second), CHAIN[:100], second + 0.5, 1, 100)
         promises.expire(second + 1.0, 200)
         promises.validate()
         assert len(promises) <= 200
