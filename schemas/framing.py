@@ -94,7 +94,8 @@ class FrameReader:
         length, request_id = PREFIX.unpack_from(data)
         if length + 4 != len(data):
             return None
-        check_length(length, self.limit_bytes, self._peer)
+        if length > self.limit_bytes:
+            check_length(length, self.limit_bytes, self._peer)
         return request_id, data[PREFIX.size :]
 
     @property

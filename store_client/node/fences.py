@@ -31,6 +31,8 @@ class Fences:
     def __init__(self, seen: U64) -> None:
         self._seen = seen
         self._owners: dict[int, str] = {}
+        self._owned: dict[str, list[int]] = {}
+        """By owner, as far as somebody asked since the last change: every report asks."""
 
     def claimed(self, master: str, claims: Sequence[Claim]) -> Change:
         """A master says what it owns, all of it. Raises ProtocolError for numbers that can't be."""
@@ -41,6 +43,7 @@ class Fences:
         for shard, epoch in taken:
             self._seen[shard] = epoch
             self._owners[shard] = master
+            self._owned.clear()
         claimed = {shard for shard, _ in claims}
         lost = [shard for shard in self.owned_by(master) if shard not in claimed]
         self._leave(lost)
@@ -64,6 +67,7 @@ class Fences:
         return True
 
     def _leave(self, shards: Iterable[int]) -> None:
+        self._owned.clear()
         for shard in shards:
             del self._owners[shard]
 
@@ -72,8 +76,11 @@ class Fences:
         return 0 <= shard < SHARDS_MAX and epoch >= int(self._seen[shard])
 
     def owned_by(self, master: str) -> list[int]:
-        """The shards that report to a master."""
-        return [shard for shard, owner in self._owners.items() if owner == master]
+        """The shards that report to a master. Not to be changed."""
+        owned = self._owned.get(master)
+        if owned is None:
+            owned = self._owned[master] = [shard for shard, owner in self._owners.items() if owner == master]
+        return owned
 
     @property
     def newest(self) -> int:
@@ -83,3 +90,5 @@ class Fences:
     def validate(self) -> None:
         """Asserts that whoever owns a shard was seen to."""
         assert all(self._seen[shard] > 0 for shard in self._owners)
+        for master, owned in self._owned.items():
+            assert owned == [shard for shard, owner in self._owners.items() if owner == master]

@@ -34,6 +34,23 @@ class Prepared:
 def check_item(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) -> tuple[int, list[bytes]]:
     """Checks an item against its keyspace, and its shard against how many there are; its lengths are left unread.
     Returns how many blocks it has, and their keys. Raises InvalidParams."""
+    count, rest = divmod(len(item.hashes), spec.hash_bytes)
+    keys = [key.encode() for key in item.keys]
+    good = (
+        not rest
+        and 0 < count <= BLOCKS_MAX
+        and 0 <= item.rank < len(spec.shard_bytes)
+        and 0 <= item.position <= _POSITION_MAX
+        and 0 <= item.shard < shards
+        and len(item.parent) in (0, spec.hash_bytes)
+        and (not keys or (len(keys) == count and spec.variable_size and max(map(len, keys)) <= KEY_BYTES_MAX))
+    )
+    if not good:  # asked one by one for the error: a put of one object would spend its time on saying yes
+        _check_all(item, spec, shards, keys)
+    return count, keys
+
+
+def _check_all(item: BeginItem, spec: KeyspaceSpec, shards: int, keys: list[bytes]) -> None:
     count = count_of(item.hashes, spec.hash_bytes, "hashes")
     _check(0 < count <= BLOCKS_MAX, "hashes", count, f"1 to {BLOCKS_MAX} blocks")
     _check(0 <= item.rank < spec.world, "rank", item.rank, f"0 to {spec.world - 1}")
@@ -41,12 +58,10 @@ def check_item(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) ->
     _check(0 <= item.shard < shards, "shard", item.shard, f"0 to {shards - 1}")
     parents = (0, spec.hash_bytes)
     _check(len(item.parent) in parents, "parent", f"{len(item.parent)} bytes", f"{parents} bytes")
-    keys = [key.encode() for key in item.keys]
     _check(len(keys) in (0, count), "keys", len(keys), f"none, or one for each of {count} blocks")
     _check(not keys or spec.variable_size, "keys", len(keys), "none where the keyspace fixes the size")
     longest = max(map(len, keys), default=0)
     _check(longest <= KEY_BYTES_MAX, "keys", f"{longest} bytes", f"{KEY_BYTES_MAX} bytes")
-    return count, keys
 
 
 def prepare(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) -> Prepared:
@@ -77,7 +92,8 @@ def prepare(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) -> Pr
 
 def check_lengths(item: BeginItem, count: int) -> None:
     """Whether there is one a block. Raises InvalidParams."""
-    _check(len(item.lengths) == 8 * count, "lengths", f"{len(item.lengths)} bytes", f"{8 * count} bytes")
+    if len(item.lengths) != 8 * count:
+        _check(False, "lengths", f"{len(item.lengths)} bytes", f"{8 * count} bytes")
 
 
 def _lengths(item: BeginItem, spec: KeyspaceSpec, count: int) -> U64:

@@ -211,11 +211,10 @@ class MasterLink:
             if report is None:
                 return
             try:
-                sent = connection.send(report)
+                connection.ask(report, partial(self._answered, connection, report))
             except MoonpoolError as error:
                 self._give_up(connection, error)
                 return
-            sent.add_done_callback(partial(self._answered, connection, report))
         asyncio.get_running_loop().call_soon(self.flush)
 
     def _next_report(self) -> Report | None:
@@ -229,11 +228,10 @@ class MasterLink:
         return None
 
     def _answered(
-        self, connection: AsyncRpcConnection, report: Report, reply: asyncio.Future[Message]
+        self, connection: AsyncRpcConnection, report: Report, message: Message | MoonpoolError
     ) -> None:
-        if reply.cancelled() or reply.exception() is not None:
+        if isinstance(message, MoonpoolError):
             return  # the connection is lost, and its owner knows
-        message = reply.result()
         stream = self._shared.streams.of(report.shard)
         kind = CODES.get(message.code) if isinstance(message, Failed) else None
         if isinstance(message, Done):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple, Protocol
 
+from moonpool.schemas.errors import Unavailable
 from moonpool.store_client.node.inventory import Inventory
 from moonpool.store_client.node.obeyed import Order
-from moonpool.store_client.node.reports import WINDOW, ReportStream, Surplus
+from moonpool.store_client.node.reports import WINDOW, ReportStream, Seen, Surplus, Wait, as_future
 
 WINDOWS = 64
 """Messages of all streams that may be on their way, where there are many."""
@@ -19,6 +21,12 @@ class Visible(Protocol):
     see ReportStream.wait."""
 
     def __call__(self, serials: Mapping[int, int], *, unbroken: bool = False) -> Future[Surplus]: ...
+
+
+class Watch(Protocol):
+    """The same, told at once to who asks."""
+
+    def __call__(self, serials: Mapping[int, int], seen: Seen, *, unbroken: bool = False) -> Wait: ...
 
 
 class ReportStreams:
@@ -64,14 +72,23 @@ class ReportStreams:
         """Whether the first message of any stream is not acknowledged."""
         return any(stream.opening for stream in self._streams.values())
 
-    def settled(self, shards: Iterable[int]) -> bool:
-        """Whether the masters of these shards know all that the segment holds."""
-        return all(self.of(shard).settled for shard in shards)
+    def settled(self, shard: int) -> bool:
+        """Whether the master of the shard knows all that the segment holds."""
+        return self.of(shard).settled
+
+    def watch(self, serials: Mapping[int, int], seen: Seen, *, unbroken: bool = False) -> Wait:
+        """See Watch, and ReportStream.watch. Raises Unavailable."""
+        if len(serials) == 1:  # the usual case
+            for shard, serial in serials.items():
+                return self.of(shard).watch(serial, seen, unbroken=unbroken)
+        watches = [
+            partial(self.of(shard).watch, serial, unbroken=unbroken) for shard, serial in serials.items()
+        ]
+        return _all(watches, seen)
 
     def wait(self, serials: Mapping[int, int], *, unbroken: bool = False) -> Future[Surplus]:
-        """See Visible, and ReportStream.wait. Whoever waits bounds the wait and cancels the future. Raises Unavailable."""
-        waits = [self.of(shard).wait(serial, unbroken=unbroken) for shard, serial in serials.items()]
-        return waits[0] if len(waits) == 1 else _all(waits)
+        """See Visible. Whoever waits bounds the wait and cancels the future. Raises Unavailable."""
+        return as_future(lambda seen: self.watch(serials, seen, unbroken=unbroken))
 
     @property
     def facts(self) -> Facts:
@@ -89,34 +106,28 @@ class Facts(NamedTuple):
     queued_rows: int
 
 
-def _all(waits: list[Future[Surplus]]) -> Future[Surplus]:
-    """Done when all are, or one has failed; cancelled with it, they make room for others."""
-    whole: Future[Surplus] = Future()
-    left = len(waits)
+def _all(watches: Sequence[Callable[[Seen], Wait]], seen: Seen) -> Wait:
+    """Waits of several shards as one: told when all have been, or one has failed."""
+    whole = Wait(None, seen, unbroken=False)
+    left = len(watches)
     surplus: dict[int, int] = {}
-    if not left:
-        whole.set_result(surplus)
 
-    def one_is_done(wait: Future[Surplus]) -> None:
+    def told(outcome: Surplus | Unavailable) -> None:
         nonlocal left
         left -= 1  # under the node's lock, as all that ends a wait
-        if wait.cancelled() or whole.done():
+        if isinstance(outcome, Unavailable):
+            whole.end(outcome)
             return
-        error = wait.exception()
-        if error is None:
-            surplus.update(wait.result())
-        if (error is not None or not left) and whole.set_running_or_notify_cancel():
-            if error is not None:
-                whole.set_exception(error)
-            else:
-                whole.set_result(surplus)
+        surplus.update(outcome)
+        if not left:
+            whole.end(surplus)
 
-    def cancel_all(ended: Future[Surplus]) -> None:
-        if ended.cancelled():
-            for wait in waits:
-                wait.cancel()
-
-    whole.add_done_callback(cancel_all)
-    for wait in waits:
-        wait.add_done_callback(one_is_done)
+    if not watches:
+        whole.end(surplus)
+    try:
+        for watch in watches:
+            whole.parts.append(watch(told))
+    except Unavailable:
+        whole.leave()
+        raise
     return whole

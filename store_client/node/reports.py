@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 
 from moonpool.schemas.errors import Unavailable
 from moonpool.schemas.messages import (
@@ -45,13 +44,39 @@ WAITERS_MAX = 8192
 Surplus = Mapping[int, int]
 """Generations of committed slots that a master has no use for, and a PutAnswer of each."""
 
+NOTHING: Surplus = {}
 
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    serial: int | None  # None: until the inventory under way has ended
-    future: Future[Surplus]
-    unbroken: bool
-    surplus: dict[int, int] = field(default_factory=dict)
+
+Seen = Callable[[Surplus | Unavailable], None]
+"""Told once the masters have what somebody waits for, or that this can't be known. Under the node's lock."""
+
+
+class Wait:
+    """Somebody waits until a master has a serial. All calls under the node's lock, but for `leave`."""
+
+    __slots__ = ("over", "parts", "seen", "serial", "surplus", "unbroken")
+
+    def __init__(self, serial: int | None, seen: Seen, *, unbroken: bool) -> None:
+        self.over = False
+        """Whether it has been told, or wants to be no more."""
+        self.parts: list[Wait] = []
+        """Of several streams, where it is for all of those."""
+        self.serial = serial  # None: until the inventory under way has ended
+        self.seen = seen
+        self.unbroken = unbroken
+        self.surplus: Surplus = NOTHING
+
+    def end(self, outcome: Surplus | Unavailable) -> None:
+        """Tells it, unless it is over."""
+        if not self.over:
+            self.over = True
+            self.seen(outcome)
+
+    def leave(self) -> None:
+        """It wants to be told no more, and makes room for others."""
+        self.over = True
+        for part in self.parts:
+            part.leave()
 
 
 class ReportStream:
@@ -91,7 +116,7 @@ class ReportStream:
         self._unacked: deque[tuple[int, int]] = deque()  # (sequence, last serial in it)
         # Answers to the master that no inventory repeats: they are sent again on a new stream.
         self._carried: dict[int, Op] = {}
-        self._waiters: list[_Waiter] = []
+        self._waits: list[Wait] = []
         self.streams_started = 0
 
     # ------------------------------------------------------------ what happened
@@ -165,13 +190,12 @@ class ReportStream:
         self._opened = False
         self._first_serial = self._serial + 1
         self._inventory = self._inventory_serial = None
-        broken = [waiter for waiter in self._waiters if waiter.unbroken]
-        self._waiters = [waiter for waiter in self._waiters if not waiter.unbroken]
-        for waiter in self._waiters:
-            waiter.serial = None
-        for waiter in broken:
-            if waiter.future.set_running_or_notify_cancel():
-                waiter.future.set_exception(Unavailable(peer="the master", retry_in_s=0.0))
+        broken = [wait for wait in self._waits if wait.unbroken]
+        self._waits = [wait for wait in self._waits if not wait.unbroken]
+        for wait in self._waits:
+            wait.serial = None
+        for wait in broken:
+            wait.end(Unavailable(peer="the master", retry_in_s=0.0))
 
     def _push(self, op: Op) -> int:
         self._serial += 1
@@ -185,7 +209,9 @@ class ReportStream:
 
     def next_report(self) -> Report | None:
         """The next message to send, or None while there is nothing to say or too much is unacknowledged."""
-        if not self.connected or len(self._unacked) >= self._window:
+        if self._stream < 0 or len(self._unacked) >= self._window:
+            return None
+        if not self._queue and self._inventory is None:
             return None
         had_inventory = self._inventory is not None
         if self._inventory is not None and self._queued_rows < MESSAGE_ROWS:
@@ -211,9 +237,9 @@ class ReportStream:
             return
         self._inventory = None
         self._inventory_serial = self._push(InventoryEnd())
-        for waiter in self._waiters:
-            if waiter.serial is None:
-                waiter.serial = self._inventory_serial
+        for wait in self._waits:
+            if wait.serial is None:
+                wait.serial = self._inventory_serial
         carried = [op for serial, op in self._carried.items() if serial < self._first_serial]
         self._carried = {serial: op for serial, op in self._carried.items() if serial >= self._first_serial}
         for op in carried:
@@ -226,18 +252,20 @@ class ReportStream:
         self._opened = True
         while self._unacked and self._unacked[0][0] <= sequence:
             self._acked_serial = max(self._acked_serial, self._unacked.popleft()[1])
-        for serial in [
-            serial for serial in self._carried if self._first_serial <= serial <= self._acked_serial
-        ]:
-            del self._carried[serial]
-        for waiter in self._waiters if surplus else ():
-            waiter.surplus |= surplus or {}
-        done = [w for w in self._waiters if w.serial is not None and w.serial <= self._acked_serial]
+        acked = self._acked_serial
+        if self._carried:
+            for serial in [serial for serial in self._carried if self._first_serial <= serial <= acked]:
+                del self._carried[serial]
+        if not self._waits:
+            return
+        if surplus:
+            for wait in self._waits:
+                wait.surplus = {**wait.surplus, **surplus}
+        done = [wait for wait in self._waits if wait.serial is not None and wait.serial <= acked]
         if done:
-            self._waiters = [w for w in self._waiters if w.serial is None or w.serial > self._acked_serial]
-            for waiter in done:
-                if waiter.future.set_running_or_notify_cancel():
-                    waiter.future.set_result(waiter.surplus)
+            self._waits = [wait for wait in self._waits if wait.serial is None or wait.serial > acked]
+            for wait in done:
+                wait.end(wait.surplus)
 
     def gap(self, stream: int) -> None:
         """The master misses a message of this stream."""
@@ -246,24 +274,28 @@ class ReportStream:
 
     # ------------------------------------------------------------ waiting
 
-    def wait(self, serial: int, *, unbroken: bool = False) -> Future[Surplus]:
-        """Done once the master has what `emit` returned this serial for: what it had no use for since. `unbroken`: on
-        this very stream; Unavailable where another one begins first. Whoever waits bounds the wait and cancels the
-        future. Raises Unavailable."""
-        future: Future[Surplus] = Future()
+    def watch(self, serial: int, seen: Seen, *, unbroken: bool = False) -> Wait:
+        """`seen` is told, maybe before this returns, once the master has what `emit` returned this serial for: what it had
+        no use for since. `unbroken`: on this very stream; Unavailable where another one begins first. Whoever waits
+        bounds the wait, and leaves it then. Raises Unavailable."""
+        begun = serial >= self._first_serial
+        wait = Wait(serial if begun else self._inventory_serial, seen, unbroken=unbroken)
         if serial <= self._acked_serial:
-            future.set_result({})
-            return future
-        if unbroken and serial < self._first_serial:
-            future.set_exception(Unavailable(peer="the master", retry_in_s=0.0))
-            return future
-        self._waiters = [waiter for waiter in self._waiters if not waiter.future.cancelled()]
-        if len(self._waiters) >= WAITERS_MAX:
-            raise Unavailable(peer="the master", retry_in_s=1.0)
-        self._waiters.append(
-            _Waiter(serial if serial >= self._first_serial else self._inventory_serial, future, unbroken)
-        )
-        return future
+            wait.end(NOTHING)
+            return wait
+        if unbroken and not begun:
+            wait.end(Unavailable(peer="the master", retry_in_s=0.0))
+            return wait
+        if len(self._waits) >= WAITERS_MAX:
+            self._waits = [one for one in self._waits if not one.over]
+            if len(self._waits) >= WAITERS_MAX:
+                raise Unavailable(peer="the master", retry_in_s=1.0)
+        self._waits.append(wait)
+        return wait
+
+    def wait(self, serial: int, *, unbroken: bool = False) -> Future[Surplus]:
+        """The same as a future, for threads; whoever waits cancels it."""
+        return as_future(lambda seen: self.watch(serial, seen, unbroken=unbroken))
 
     @property
     def queued_rows(self) -> int:
@@ -284,5 +316,23 @@ class ReportStream:
         assert [sequence for sequence, _ in self._unacked] == list(
             range(self._sequence - len(self._unacked), self._sequence)
         )
-        assert all(waiter.serial is None or waiter.serial > self._acked_serial for waiter in self._waiters)
+        assert all(wait.serial is None or wait.serial > self._acked_serial for wait in self._waits)
         assert self.connected or not (self._queue or self._unacked or self._inventory)
+
+
+def as_future(watch: Callable[[Seen], Wait]) -> Future[Surplus]:
+    """Done when `watch` tells what it was given; cancelled, it makes room for others."""
+    future: Future[Surplus] = Future()
+
+    def seen(outcome: Surplus | Unavailable) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, Unavailable):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    wait = watch(seen)
+
+    future.add_done_callback(lambda _: wait.leave())
+    return future

@@ -100,7 +100,7 @@ class Node:
             low_watermark=settings.low_watermark,
         )
         self._put_ids = itertools.count(1)
-        self._seen = SeenPuts(self.core, self._streams.wait, VISIBLE_WAIT_S, self._streams.settled)
+        self._seen = SeenPuts(self.core, self._streams.watch, VISIBLE_WAIT_S, self._streams.settled)
         self._engine_door: EngineDoor | None = None
         self._spans = ServerSpans.of("node", wanted=settings.tracing)
         hooks = LaneHooks(

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import Future
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
 
-from moonpool.schemas.errors import DeadlineExceeded
+from moonpool.schemas.errors import DeadlineExceeded, Unavailable
 from moonpool.schemas.messages import Committed, Message, PutAnswer, Status
 from moonpool.schemas.packed import U64
 from moonpool.store_client.node.core import NodeCore
-from moonpool.store_client.node.report_streams import Visible
-from moonpool.store_client.node.reports import Surplus
+from moonpool.store_client.node.report_streams import Watch
+from moonpool.store_client.node.reports import Surplus, Wait
+from moonpool.store_client.rpc.later import Later
 
 Generations = Sequence[Sequence[int] | U64]
 """As NodeCore.generations."""
 
 
 class SeenPuts:
-    """Event loop only. `settled`: whether the masters of these shards know all that the node holds."""
+    """To be made in the event loop, and used there only. `settled`: whether the master of a shard knows all that the node
+    holds."""
 
-    def __init__(
-        self, core: NodeCore, visible: Visible, wait_s: float, settled: Callable[[Iterable[int]], bool]
-    ) -> None:
+    def __init__(self, core: NodeCore, watch: Watch, wait_s: float, settled: Callable[[int], bool]) -> None:
         self._core = core
-        self._visible = visible
+        self._watch = watch
         self._wait_s = wait_s
         self.settled = settled
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._open: dict[Later, tuple[float, Wait]] = {}
+        """Those that wait, and until when: in that order, since all wait equally long. One timer serves all."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def answer(
         self, statuses: list[bytes], *, visible: bool, direct: bool = False
@@ -35,40 +41,45 @@ class SeenPuts:
         begun under: those who come next may be telling the node of removals from before it."""
         if not visible and not direct:
             return Committed(statuses)
-        seen = self._visible(self._core.reported, unbroken=direct)
-        return when_seen(statuses, self._core.generations, seen, self._wait_s)
+        later, generations = Later(), self._core.generations
 
+        def seen(outcome: Surplus | Unavailable) -> None:
+            if isinstance(outcome, Unavailable):
+                reply = Committed(without_proof(statuses))
+            else:
+                reply = Committed(with_surplus(statuses, generations, outcome))
+            if threading.get_ident() == self._thread:
+                self._end(later, reply)
+            else:  # a lane's commit has broken the stream
+                self._loop.call_soon_threadsafe(self._end, later, reply)
 
-def when_seen(
-    statuses: list[bytes], generations: Generations, seen: Future[Surplus], wait_s: float
-) -> Awaitable[Message]:
-    """Committed once `seen` is done. The acknowledgement that it waits for comes in this very loop: no task or thread
-    needs to be woken."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Message] = loop.create_future()
+        wait = self._watch(self._core.reported, seen, unbroken=direct)
+        if not later.over:
+            self._open[later] = time.monotonic() + self._wait_s, wait
+            later.on_cancel(lambda: self._leave(later))
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._wait_s, self._give_up)
+        return later
 
-    def tell(seen: Future[Surplus]) -> None:
-        if answer.done() or seen.cancelled():
-            return
-        if seen.exception() is not None:
-            answer.set_result(Committed(without_proof(statuses)))
-        else:
-            answer.set_result(Committed(with_surplus(statuses, generations, seen.result())))
+    def _end(self, later: Later, reply: Message | DeadlineExceeded) -> None:
+        self._open.pop(later, None)
+        later.set(reply)
 
-    def give_up() -> None:
-        if not answer.done():
-            error = DeadlineExceeded(peer="the master", what="a report", timeout_s=wait_s)
-            answer.set_exception(error)
+    def _leave(self, later: Later) -> None:
+        _, wait = self._open.pop(later)
+        wait.leave()
 
-    timer = loop.call_later(wait_s, give_up)
-
-    def end(_: asyncio.Future[Message]) -> None:
-        timer.cancel()
-        seen.cancel()
-
-    answer.add_done_callback(end)
-    seen.add_done_callback(tell)
-    return answer
+    def _give_up(self) -> None:
+        """Nobody waits longer than that."""
+        self._timer = None
+        now_s = time.monotonic()
+        while self._open:
+            later, (until_s, wait) = next(iter(self._open.items()))
+            if until_s > now_s:
+                self._timer = self._loop.call_later(until_s - now_s, self._give_up)
+                return
+            wait.leave()
+            self._end(later, DeadlineExceeded(peer="the master", what="a report", timeout_s=self._wait_s))
 
 
 def with_surplus(statuses: list[bytes], generations: Generations, surplus: Surplus) -> list[bytes]:

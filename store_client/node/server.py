@@ -123,6 +123,8 @@ class LocalHandler(RemoteHandler):
         """See rpc.Handler."""
         core = self._parts.core
         match message:
+            case PutSmall():
+                return self._small_puts.put(message, peer.identity)
             case Begin():
                 return self._begin(message, peer.identity)
             case Commit():
@@ -156,7 +158,9 @@ class LocalHandler(RemoteHandler):
             core.keyspaces.check_visible((item.keyspace for item in message.items), identity)
             if message.commit:
                 core.commit(message.session, message.commit)
-            if message.direct and not self._parts.seen.settled({item.shard for item in message.items}):
+            if message.direct and not all(
+                map(self._parts.seen.settled, {item.shard for item in message.items})
+            ):
                 return self._ask_first(message)
             answer = core.begin(message.session, message, partial=False)
         if isinstance(answer, Granted):

@@ -71,7 +71,10 @@ class Slots:
         self.allocator = Allocator(layout, page_table(memory.buffer, layout), memory.reserve_headers)
         self.writing: I64 = np.zeros(layout.page_count, dtype=np.int64)
         self.committed = 0
+        # Each is computed anew by the layout, and asked for with every object.
         self._data_offset = layout.data_offset
+        self._header_offset = layout.header_offset
+        self._headers_per_page = layout.headers_per_page
         self._ceiling = generation_ceiling(memory.buffer)
         # All below the ceiling may have been used by an earlier life of this segment. 0 means "not there".
         self.next_generation = max(int(self._ceiling[0]), 1)
@@ -91,11 +94,12 @@ class Slots:
 
     def row(self, slot: int) -> int:
         """Header row of a slot."""
-        return (slot >> SLOT_INDEX_BITS) * self.layout.headers_per_page + (slot & INDEX_MASK)
+        return (slot >> SLOT_INDEX_BITS) * self._headers_per_page + (slot & INDEX_MASK)
 
     def header_offset(self, slot: int) -> int:
         """Where its header lies in the segment."""
-        return self.layout.header_offset + self.row(slot) * HEADER_BYTES
+        row = (slot >> SLOT_INDEX_BITS) * self._headers_per_page + (slot & INDEX_MASK)
+        return self._header_offset + row * HEADER_BYTES
 
     def data_offset(self, slot: int, slot_bytes: int) -> int:
         """Where its payload lies in the segment."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +56,9 @@ def store(
         raise InvalidParams(
             field="payload", value=f"{len(payload)} bytes", allowed="the sum of the item's lengths"
         )
+    if count == 1:
+        key = keys[0] if keys else b""
+        return _store_one(slots, item, payload, spec, key)
     if spec.variable_size:
         key_bytes = list(map(len, keys)) if keys else [0] * count
         sizes = list(map(object_slot_bytes, map(int.__add__, lengths, key_bytes)))
@@ -97,6 +101,34 @@ def store(
     return Stored(bytes(statuses), of_all, entries, sum(lengths[i] for i in chosen))
 
 
+def _store_one(
+    slots: Slots, item: BeginItem, payload: bytes, spec: KeyspaceSpec, key: bytes
+) -> Stored | dict[int, int]:
+    """The same of one object, without a list or a column of one."""
+    if spec.variable_size:
+        slot_bytes = object_slot_bytes(len(payload) + len(key))
+    else:
+        slot_bytes = fixed_slot_bytes(spec.shard_bytes[item.rank])
+    if slot_bytes > slots.layout.page_bytes:
+        return Stored(bytes([Status.TOO_LARGE]), [0], None, 0)
+    slot = slots.allocator.take_one(slot_bytes)
+    if slot == NO_SLOT:
+        return {slot_bytes: 1}
+    generation = _write(slots, slot, slot_bytes, item, item.hashes, key, payload)
+    _commit(slots, (slot,), (generation,))
+    entries = Entries(
+        item.keyspace,
+        item.rank.to_bytes(2, "little"),
+        item.position.to_bytes(4, "little"),
+        item.hashes,
+        bytes(len(item.hashes)),
+        slot.to_bytes(4, "little"),
+        generation.to_bytes(8, "little"),
+        item.lengths,
+    )
+    return Stored(bytes([Status.OK]), [generation], entries, len(payload))
+
+
 def _lengths(item: BeginItem, spec: KeyspaceSpec, count: int) -> tuple[int, ...]:
     check_lengths(item, count)
     lengths = struct.unpack(f"<{count}Q", item.lengths)
@@ -115,9 +147,10 @@ def _write(
 ) -> int:
     """Everything but the header's word, which still says FREE. Returns the generation that it will say."""
     start = slots.data_offset(slot, slot_bytes)
+    end = start + len(body)
     memory = slots.data.data  # a memoryview takes a slice in a tenth of an array's time
-    memory[start : start + len(body)] = body
-    memory[start + len(body) : start + len(body) + len(key)] = key
+    memory[start:end] = body
+    memory[end : end + len(key)] = key
     header = _HEADER.pack(
         keyspace_word(item.keyspace),
         item.rank,
@@ -138,7 +171,7 @@ def _write(
     return slots.new_generation()
 
 
-def _commit(slots: Slots, taken: list[int], generations: list[int]) -> None:
+def _commit(slots: Slots, taken: Sequence[int], generations: Sequence[int]) -> None:
     """The words, after everything else (I3)."""
     fence()
     for slot, generation in zip(taken, generations, strict=True):

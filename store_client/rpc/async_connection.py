@@ -28,6 +28,9 @@ from moonpool.store_client.rpc.tls import ClientTls, explain, explain_end
 UNSENT_BYTES_MAX = 32 << 20
 ID_MASK = (1 << 32) - 1
 
+Answered = Callable[[Message | MoonpoolError], None]
+"""Told the reply (Failed where the server refused), or why there is none."""
+
 
 class AsyncRpcConnection(asyncio.Protocol):
     """Many requests at once over one connection. Made by `connect`; once lost it stays so.
@@ -50,7 +53,7 @@ class AsyncRpcConnection(asyncio.Protocol):
         self._on_push = on_push
         self._inflight_max = inflight_max
         self._reader = FrameReader(address)
-        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._waiting: dict[int, Answered] = {}
         self._last_id = 0
         self._reason: MoonpoolError | None = None
         self._closing = False
@@ -96,8 +99,25 @@ class AsyncRpcConnection(asyncio.Protocol):
         return connection
 
     def send(self, message: Message) -> asyncio.Future[Message]:
-        """Writes a request now, behind all earlier ones, and returns the future of its reply (Failed where the
-        server refused). It is set to RpcFailed when the connection is lost; cancelling it forgets the request.
+        """`ask`, with a future of the reply, which raises where there is none. Cancelling it forgets the request. Raises as
+        `ask`."""
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def answered(reply: Message | MoonpoolError) -> None:
+            if future.done():
+                return
+            if isinstance(reply, MoonpoolError):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+        request_id = self.ask(message, answered)
+        future.add_done_callback(lambda _: self._waiting.pop(request_id, None))
+        return future
+
+    def ask(self, message: Message, answered: Answered) -> int:
+        """Writes a request now, behind all earlier ones. `answered` is called once, as soon as the reply has come or the
+        connection is lost (RpcFailed, Closed). Returns its id.
 
         Raises Closed, Overloaded and TooLarge, nothing sent.
         """
@@ -115,11 +135,9 @@ class AsyncRpcConnection(asyncio.Protocol):
             what = type(message).__name__
             raise TooLarge(what=what, size_bytes=len(body), limit_bytes=limit_bytes)
         self._last_id = request_id = (self._last_id & (ID_MASK >> 1)) + 1
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = future
-        future.add_done_callback(lambda _: self._waiting.pop(request_id, None))
+        self._waiting[request_id] = answered
         self._transport.write(encode_frame(request_id, body))
-        return future
+        return request_id
 
     async def call(self, message: Message, timeout_s: float) -> Message:
         """The reply to one request. Raises what the server answered with Failed; DeadlineExceeded, after which the
@@ -160,9 +178,9 @@ class AsyncRpcConnection(asyncio.Protocol):
         if reason is None and not self._closing:
             reason = RpcFailed(peer=self.address, reason=str(exc or "the server closed the connection"))
         self._closing = True
-        for future in list(self._waiting.values()):
-            if not future.done():
-                future.set_exception(reason or Closed(what=f"the connection to {self.address}"))
+        waiting, self._waiting = self._waiting, {}
+        for answered in waiting.values():
+            answered(reason or Closed(what=f"the connection to {self.address}"))
         self.closed.set_result(reason)
 
     def _take(self, request_id: int, body: bytes) -> None:
@@ -176,9 +194,9 @@ class AsyncRpcConnection(asyncio.Protocol):
             elif self._on_push is not None:
                 self._on_push(message)
             return
-        future = self._waiting.get(request_id)
-        if future is not None and not future.done():
-            future.set_result(message)
+        answered = self._waiting.pop(request_id, None)
+        if answered is not None:
+            answered(message)
 
     async def _dial(self, address: Address, tls: ClientTls | None, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -71,7 +71,7 @@ class Handler(Protocol):
         ...
 
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
-        """The reply, sent at once, or an awaitable for one that has to wait, which must bound its own time. It is
+        """The reply, sent at once, or an awaitable (best a Later) for one that has to wait, which must bound its own time. It is
         cancelled when its connection is lost. A MoonpoolError becomes Failed with its code."""
         ...
 

@@ -30,6 +30,7 @@ from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
 from moonpool.store_client.rpc.access import WITHDRAWN, Access, Visitor
 from moonpool.store_client.rpc.address import set_tcp_options
 from moonpool.store_client.rpc.failures import failed
+from moonpool.store_client.rpc.later import Later
 from moonpool.store_client.rpc.peer import Handler, Limits, Pending, older, printable
 from moonpool.store_client.rpc.server_spans import CallSpan, ServerSpans
 from moonpool.store_client.rpc.timings import CallTimings
@@ -57,7 +58,7 @@ class Service:
     tls: ServerTls | None = None
     spans: ServerSpans | None = None
     connections: set[ServerConnection] = field(default_factory=set)
-    tasks: set[Pending] = field(default_factory=set)
+    tasks: set[Pending | Later] = field(default_factory=set)
     buffered_bytes: int = 0
     timings: CallTimings = field(default_factory=CallTimings)
 
@@ -73,7 +74,7 @@ class ServerConnection(asyncio.Protocol):
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(self.name)
-        self._tasks: set[Pending] = set()
+        self._tasks: set[Pending | Later] = set()
         self._spans: dict[int, CallSpan] = {}  # of requests under way that name one
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -173,7 +174,7 @@ class ServerConnection(asyncio.Protocol):
         self._closing_since_s = self._closing_since_s or time.monotonic()
         self._service.connections.discard(self)
         self._count(0)
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
         if self._greeted:
             try:
@@ -203,8 +204,9 @@ class ServerConnection(asyncio.Protocol):
         finally:
             self._in_turn = False
             self._flush()
-        self._count_buffered()
-        if self._closing_since_s is None:
+        if self._counted_bytes or self._reader.pending_bytes:
+            self._count_buffered()
+        if rest or not self._reading or self._blocked:
             self._plan(rest)
 
     def _serve(self, data: bytes) -> bool:
@@ -234,6 +236,8 @@ class ServerConnection(asyncio.Protocol):
 
     def _plan(self, rest: bool) -> None:
         """Reads on, or first serves the `rest` of what was read, or waits until `_wake`."""
+        if self._closing_since_s is not None:
+            return
         if rest and not self._blocked:
             self._wake()
         read = not rest and not self._blocked
@@ -251,10 +255,8 @@ class ServerConnection(asyncio.Protocol):
 
     def _count_buffered(self) -> None:
         """Where partial frames take too much memory, whoever holds most of it goes: not who came last."""
-        service, pending_bytes = self._service, self._reader.pending_bytes
-        if not pending_bytes and not self._counted_bytes:
-            return
-        self._count(pending_bytes)
+        service = self._service
+        self._count(self._reader.pending_bytes)
         while service.buffered_bytes > service.limits.buffered_bytes_max:
             greediest = max(service.connections, key=lambda connection: connection._counted_bytes)
             greediest.abort("all connections together have too many bytes of partial frames")
@@ -280,7 +282,7 @@ class ServerConnection(asyncio.Protocol):
             bad = InvalidParams(field="request", value=f"{len(body)} bytes", allowed=f"a message ({error})")
             self._send(request_id, Failed(bad.code, str(bad)))
             return
-        if isinstance(message, Hello):
+        if type(message) is Hello:
             self._greet(request_id, message)
         elif self._greeted:
             if parent and spans is not None:
@@ -333,6 +335,9 @@ class ServerConnection(asyncio.Protocol):
             if isinstance(reply, Message):
                 self._answer(request_id, message, start_s, reply)
                 return
+            if type(reply) is Later:
+                self._wait(request_id, message, start_s, reply)
+                return
         except Exception as error:  # noqa: BLE001 - `failed` logs it
             self._answer(request_id, message, start_s, error)
             return
@@ -341,6 +346,19 @@ class ServerConnection(asyncio.Protocol):
         self._tasks.add(task)
         self._service.tasks.add(task)
         task.add_done_callback(partial(self._finish, request_id, message, start_s))
+
+    def _wait(self, request_id: int, message: Message, start_s: float, later: Later) -> None:
+        def tell(reply: Message | Exception | None) -> None:
+            self._tasks.discard(later)
+            self._service.tasks.discard(later)
+            if reply is not None:
+                self._answer(request_id, message, start_s, reply)
+            if not self._reading:
+                self._wake()
+
+        self._tasks.add(later)
+        self._service.tasks.add(later)
+        later.listen(tell)
 
     def _finish(self, request_id: int, message: Message, start_s: float, task: Pending) -> None:
         self._tasks.discard(task)
