@@ -15,8 +15,9 @@ from moonpool.schemas.messages import Message
 from moonpool.store_client.rpc.access import Access
 from moonpool.store_client.rpc.address import check_unix_path
 from moonpool.store_client.rpc.peer import Handler, Limits
-from moonpool.store_client.rpc.server_connection import ServerConnection, Service
+from moonpool.store_client.rpc.server_connection import ServerConnection
 from moonpool.store_client.rpc.server_spans import ServerSpans
+from moonpool.store_client.rpc.service import Service
 from moonpool.store_client.rpc.timings import CallTimings
 from moonpool.store_client.rpc.tls import ServerTls
 from moonpool.store_client.rpc.tls_listener import TlsListener

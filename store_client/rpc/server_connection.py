@@ -7,8 +7,6 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -27,14 +25,13 @@ from moonpool.schemas.errors import (
 )
 from moonpool.schemas.framing import PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame, split_trace
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
-from moonpool.store_client.rpc.access import WITHDRAWN, Access, Visitor
+from moonpool.store_client.rpc.access import WITHDRAWN, Visitor
 from moonpool.store_client.rpc.address import set_tcp_options
 from moonpool.store_client.rpc.failures import failed
 from moonpool.store_client.rpc.later import Later
-from moonpool.store_client.rpc.peer import Handler, Limits, Pending, older, printable
-from moonpool.store_client.rpc.server_spans import CallSpan, ServerSpans
-from moonpool.store_client.rpc.timings import CallTimings
-from moonpool.store_client.rpc.tls import ServerTls
+from moonpool.store_client.rpc.peer import Pending, older, printable
+from moonpool.store_client.rpc.server_spans import CallSpan
+from moonpool.store_client.rpc.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -44,23 +41,6 @@ REFUSALS_MAX = 64
 FLUSH_BYTES = 64 << 10
 
 _NOBODY = Hello(protocol=0, role="", client="")
-
-
-@dataclass(slots=True)
-class Service:
-    """What all connections of one server share."""
-
-    handler: Handler
-    decode: Callable[[bytes], Message]
-    name: str
-    limits: Limits
-    access: Access = field(default_factory=Access)
-    tls: ServerTls | None = None
-    spans: ServerSpans | None = None
-    connections: set[ServerConnection] = field(default_factory=set)
-    tasks: set[Pending | Later] = field(default_factory=set)
-    buffered_bytes: int = 0
-    timings: CallTimings = field(default_factory=CallTimings)
 
 
 class ServerConnection(asyncio.Protocol):

@@ -1,0 +1,35 @@
+"""What all connections of one server share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from moonpool.schemas.messages import Message
+from moonpool.store_client.rpc.access import Access
+from moonpool.store_client.rpc.later import Later
+from moonpool.store_client.rpc.peer import Handler, Limits, Pending
+from moonpool.store_client.rpc.server_spans import ServerSpans
+from moonpool.store_client.rpc.timings import CallTimings
+from moonpool.store_client.rpc.tls import ServerTls
+
+if TYPE_CHECKING:
+    from moonpool.store_client.rpc.server_connection import ServerConnection
+
+
+@dataclass(slots=True)
+class Service:
+    """Of one server. `tasks`: requests under way."""
+
+    handler: Handler
+    decode: Callable[[bytes], Message]
+    name: str
+    limits: Limits
+    access: Access = field(default_factory=Access)
+    tls: ServerTls | None = None
+    spans: ServerSpans | None = None
+    connections: set[ServerConnection] = field(default_factory=set)
+    tasks: set[Pending | Later] = field(default_factory=set)
+    buffered_bytes: int = 0
+    timings: CallTimings = field(default_factory=CallTimings)
