@@ -15,6 +15,7 @@ from moonpool.master.columns import NO_ROW, view
 from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.many_rows import make_rows, settle_rows
+from moonpool.master.open_entries import F64
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import I64
@@ -243,6 +244,15 @@ class ChainedTable(Table):
         """Position in the chain."""
         position: int = self.positions[row]
         return position
+
+    def depth_of(self, row: int) -> float:
+        """The end of a chain is of least use."""
+        return self.position_of(row)
+
+    def depths_of(self, rows: I64) -> F64:
+        """See Depths."""
+        positions: F64 = view(self.positions)[rows].astype(np.float64)
+        return positions
 
     def child_of(self, row: int) -> int:
         """Some row that hangs on this one; NO_ROW where none does."""

@@ -9,13 +9,12 @@ from moonpool.master.columns import NO_ROW, NO_SEGMENT, view
 from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import FIRST_VICTIM, USES_MAX, EvictionPolicy
+from moonpool.master.open_entries import F64
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import I64
 from moonpool.store_client import native
 from moonpool.store_client.native import FlatColumns
-
-F64 = NDArray[np.float64]
 
 FEW = 4
 """So many rows are made one by one: arrays cost more to set up."""
@@ -76,6 +75,10 @@ class FlatTable(Table):
     def depth_of(self, row: int) -> float:
         """The longest unused one goes first: there is no chain whose end is of less use."""
         return -float(self.last_use_s[row])
+
+    def depths_of(self, rows: I64) -> F64:
+        """See Depths."""
+        return -self.last_uses_s(rows)
 
     def adopt(self, segment: int, entries: EntryColumns, now_s: float) -> bool:
         """See Table: puts of plain objects."""

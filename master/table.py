@@ -22,6 +22,7 @@ from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import SAME_USE_S, USES_MAX, EvictionPolicy
 from moonpool.master.pins import Pins
 from moonpool.master.traffic import Traffic
+from moonpool.master.victim_queues import Depths
 from moonpool.master.victims import UNREADY_S, Candidates
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import I64, U16, U64
@@ -33,7 +34,7 @@ Usable = NDArray[np.bool_]
 """By segment index: whether readers and writers may be sent there."""
 
 
-class Table(ABC):
+class Table(Depths, ABC):
     """Rows of one keyspace. No call costs more than its arguments, and the subtree it must un-ready, are long."""
 
     def __init__(self, spec: KeyspaceSpec, policy: EvictionPolicy) -> None:
@@ -106,10 +107,6 @@ class Table(ABC):
     def position_of(self, row: int) -> int:
         """Position in the chain; 0 in flat keyspaces."""
         return 0
-
-    def depth_of(self, row: int) -> float:
-        """Of rows that were last used in the same second, the one with the greatest depth is evicted first."""
-        return self.position_of(row)
 
     def adopt(self, segment: int, entries: EntryColumns, now_s: float) -> bool:
         """Takes in committed slots, all of them first copies of new rows that nothing else is missing of, in one

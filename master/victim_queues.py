@@ -13,12 +13,33 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 from operator import add
+from typing import Protocol
+
+import numpy as np
 
 from moonpool.master.eviction import EvictionPolicy
+from moonpool.master.open_entries import F64, OpenEntries
+from moonpool.schemas.packed import I64
 
 ROWS_A_BUNDLE = 4096
 TICKS_A_SECOND = 10
 """Resolution at which ends of leases are waited for."""
+
+
+_NO_DEPTHS: F64 = np.zeros(0, dtype=np.float64)
+_NO_ROWS: I64 = np.zeros(0, dtype=np.int64)
+
+
+class Depths(Protocol):
+    """Of rows that were last used in the same second, the one with the greatest depth goes first."""
+
+    def depth_of(self, row: int) -> float:
+        """Of one row."""
+        ...
+
+    def depths_of(self, rows: I64) -> F64:
+        """Of many."""
+        ...
 
 
 class RowCalendar:
@@ -90,18 +111,18 @@ class RowCalendar:
 
 
 class OrderedRows:
-    """A calendar of scores whose lowest bundle is open: a heap, so that the deepest row leaves first."""
+    """A calendar of scores whose lowest bundle is open and in order, so that the deepest row leaves first."""
 
-    def __init__(self, depth_of: Callable[[int], float]) -> None:
-        self._depth_of = depth_of
+    def __init__(self, depths: Depths) -> None:
+        self._depth_of, self._depths_of = depths.depth_of, depths.depths_of
         self._calendar = RowCalendar()
-        self._open: list[tuple[float, int]] = []  # heap of (-depth, row)
+        self._open = OpenEntries(_NO_DEPTHS, _NO_ROWS)  # by -depth
         self._open_score = 0
 
     def push(self, score: int, row: int) -> None:
         """Adds an entry."""
         if self._open and score == self._open_score:
-            heapq.heappush(self._open, (-self._depth_of(row), row))
+            self._open.push(-self._depth_of(row), row)
         else:
             self._calendar.push(score, row)
 
@@ -122,50 +143,54 @@ class OrderedRows:
 
     def pop(self) -> tuple[int, int] | None:
         """The next (score, row)."""
-        key = self._calendar.first_key()
-        if not self._open or (key is not None and key < self._open_score):
-            if key is None:
-                return None
-            for _, row in self._open:
-                self._calendar.push(self._open_score, row)
-            self._open_score = key
-            rows = set(self._calendar.take())
-            self._open = sorted((-self._depth_of(row), row) for row in rows)
-        while self._open[0][0] != -self._depth_of(row := self._open[0][1]):
-            heapq.heapreplace(self._open, (-self._depth_of(row), row))  # the row's number was used again
-        return self._open_score, heapq.heappop(self._open)[1]
+        if not self._open_lowest():
+            return None
+        while True:
+            depth, row = self._open.pop()
+            if depth == (now := -self._depth_of(row)):
+                return self._open_score, row
+            self._open.push(now, row)  # the row's number was used again
 
-    def next_entries(self, count: int) -> tuple[int, list[tuple[float, int]]] | None:
-        """Score of the next entry, and up to `count` entries of that score in order, (-depth, row) each. They stay:
-        see `drop_entries`."""
+    def _open_lowest(self) -> bool:
+        """Whether there is an entry; those of the lowest score are open then."""
         key = self._calendar.first_key()
-        if not self._open or (key is not None and key < self._open_score):
-            popped = self.pop()
-            if popped is None:
-                return None
-            self.push(*popped)
-            if not self._open:  # it was the only one of its score, and is back in the calendar
-                self._open_score, row = popped[0], self._calendar.pop()
-                self._open = [(-self._depth_of(row), row)]
-        self._open.sort()
-        self._open[:count] = [(-self._depth_of(row), row) for _, row in self._open[:count]]
-        self._open.sort()
-        return self._open_score, self._open[:count]
+        if self._open and (key is None or key >= self._open_score):
+            return True
+        if key is None:
+            return False
+        for row in self._open:
+            self._calendar.push(self._open_score, row)
+        rows: I64 = np.unique(np.array(self._calendar.take(), dtype=np.int64))
+        self._open = OpenEntries(-self._depths_of(rows), rows)
+        self._open_score = key
+        return True
+
+    def next_entries(self, count: int) -> tuple[int, F64, I64] | None:
+        """Score of the next entry, and up to `count` (1 or more) entries of that score in order: -depth and row of
+        each. They stay: see `drop_entries`."""
+        if not self._open_lowest():
+            return None
+        depths, rows = self._open.sorted(count)
+        if not np.array_equal(-self._depths_of(rows), depths):  # numbers of some rows were used again
+            _, every = self._open.sorted(len(self._open))
+            self._open = OpenEntries(-self._depths_of(every), every)
+            depths, rows = self._open.sorted(count)
+        return self._open_score, depths, rows
 
     def drop_entries(self, count: int) -> None:
         """Takes the first so many that next_entries named."""
-        del self._open[:count]
+        self._open.drop(count)
 
     def peek(self) -> int | None:
         """The row that pop would most likely give."""
         key = self._calendar.first_key()
         if self._open and (key is None or self._open_score <= key):
-            return self._open[0][1]
+            return self._open.first()[1]
         return None if key is None else self._calendar.peek()
 
     def rows(self) -> set[int]:
         """Every row that has an entry. For validation: a scan."""
-        return self._calendar.rows() | {row for _, row in self._open}
+        return self._calendar.rows() | set(self._open)
 
     @property
     def entries(self) -> int:
@@ -177,9 +202,9 @@ class LeveledRows:
     """Ordered rows a level: the next is the one with the lowest score + credit, so a credit can change without
     any entry being looked at."""
 
-    def __init__(self, depth_of: Callable[[int], float], policy: EvictionPolicy) -> None:
+    def __init__(self, depths: Depths, policy: EvictionPolicy) -> None:
         self._policy = policy
-        self._levels = [OrderedRows(depth_of) for _ in policy.credits_s]
+        self._levels = [OrderedRows(depths) for _ in policy.credits_s]
         self._first_scores = [inf] * len(self._levels)
 
     def push(self, level: int, score: int, row: int) -> None:
@@ -207,7 +232,7 @@ class LeveledRows:
         self._first_scores[level] = inf if first is None else first
         return popped
 
-    def next_entries(self, level: int, count: int) -> tuple[int, list[tuple[float, int]]] | None:
+    def next_entries(self, level: int, count: int) -> tuple[int, F64, I64] | None:
         """See OrderedRows."""
         return self._levels[level].next_entries(count)
 
@@ -237,9 +262,9 @@ class VictimQueue:
     """Candidates of one (table, segment). Every unpinned leaf with a copy on the segment has an entry in one of
     `awake`, `asleep`, `dozing`; every row with children has one there or in `trunks`."""
 
-    def __init__(self, depth_of: Callable[[int], float], policy: EvictionPolicy) -> None:
-        self.awake = LeveledRows(depth_of, policy)
-        self.trunks = OrderedRows(depth_of)  # rows that had children when they were looked at
+    def __init__(self, depths: Depths, policy: EvictionPolicy) -> None:
+        self.awake = LeveledRows(depths, policy)
+        self.trunks = OrderedRows(depths)  # rows that had children when they were looked at
         self.asleep = RowCalendar()  # leased leaves, by the tick at which their lease ends
         self.dozing = RowCalendar()  # the same of presence leases, which yield to a put in need
 

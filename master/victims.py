@@ -125,7 +125,7 @@ class Candidates:
                 self._see_crowded()
 
     def _new_queue(self) -> VictimQueue:
-        return VictimQueue(self._table.depth_of, self._policy)
+        return VictimQueue(self._table, self._policy)
 
     def _enter(self, queue: VictimQueue, row: int, now_s: float) -> None:
         if self._table.has_child(row):
@@ -255,14 +255,15 @@ class Candidates:
         first = queue.awake.first()
         if first is None or (worth_max is not None and first[0] > worth_max):
             return _NO_ROWS, _NO_ROWS
-        found = queue.awake.next_entries(first[1], min(ALIKE_MAX, max(budget.rows, 0)))
+        about = want_bytes * len(table) // max(table.used_bytes, 1)
+        count = min(ALIKE_MAX, budget.rows, about + ALIKE_MIN)
+        found = queue.awake.next_entries(first[1], count) if count > 0 else None
         if found is None or len(found[1]) < ALIKE_MIN:
             return _NO_ROWS, _NO_ROWS
-        score, entries = found
-        rows: I64 = np.array([row for _, row in entries], dtype=np.int64)
+        score, depths, rows = found
         good = table.evictable(rows, segment, first[1], score, now_s)
         # One that was used since, or whose number was given to another row, has another depth now.
-        good &= view(table.last_use_s)[rows] == np.array([before for before, _ in entries])
+        good &= view(table.last_use_s)[rows] == depths
         sizes = np.cumsum(np.where(good, table.bytes_of(rows), 0))
         end = min(len(rows), int(np.searchsorted(sizes, want_bytes)) + 1)
         budget.spend(end)
