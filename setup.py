@@ -28,7 +28,13 @@ class BuildWithSwitch(build_py):
 
 HOT = Extension(
     "moonpool.store_client._hot",
-    ["store_client/hot.c", "store_client/hot_rows.c", "store_client/hot_slots.c", "store_client/hot_puts.c"],
+    [
+        "store_client/hot.c",
+        "store_client/hot_rows.c",
+        "store_client/hot_rpc.c",
+        "store_client/hot_slots.c",
+        "store_client/hot_puts.c",
+    ],
     depends=["store_client/hot.h"],
     optional=True,
     py_limited_api=True,

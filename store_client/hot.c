@@ -280,6 +280,8 @@ static PyMethodDef methods[] = {
     {"find_places", hot_find_places, METH_VARARGS, NULL},
     {"pieces", pieces, METH_VARARGS, NULL},
     {"gather", hot_gather, METH_VARARGS, NULL},
+    {"exchange", hot_exchange, METH_VARARGS, NULL},
+    {"send", hot_send, METH_VARARGS, NULL},
     {"sample_names", sample_names, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

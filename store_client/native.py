@@ -21,7 +21,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 5
+FORMAT = 6
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -148,6 +148,18 @@ def fill_slots(layout: U64, slots: U32, lengths: U64, source: Fragments) -> bool
     HOT."""
     pieces = (source.addresses, source.sizes, source.offsets)
     return _hot.fill_slots((layout, slots, lengths, *pieces), COPY_THREADS)
+
+
+def exchange(fd: int, frame: bytes, deadline_s: float, limit_bytes: int) -> bytes:
+    """Sends a frame over a plain socket (empty: none), and returns what came: a whole frame at least, of at most `limit_bytes`
+    (0: any bytes); also what can't be one, and what comes before the end of the connection, which is empty itself. Only
+    where HOT: rpc/wire.py has the same in Python. Raises OSError."""
+    return _hot.exchange(fd, frame, deadline_s, limit_bytes)
+
+
+def send(fd: int, frame: bytes, deadline_s: float) -> None:
+    """Sends a whole frame. Only where HOT. Raises OSError."""
+    _hot.send(fd, frame, deadline_s)
 
 
 def python_hash_keys(keys: Sequence[str], bytes_max: int) -> bytes | int:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import ssl
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from moonpool.schemas.errors import (
@@ -25,21 +23,17 @@ from moonpool.schemas.framing import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
     PUSH_ID,
-    FrameReader,
     encode_frame,
     with_trace,
 )
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
 from moonpool.store_client.rpc.address import Address, dial
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
-from moonpool.store_client.rpc.tls import cut, explain_end
+from moonpool.store_client.rpc.tls import explain_end
+from moonpool.store_client.rpc.wire import Wire
 from moonpool.store_client.tracing import traceparent
 
-RECEIVE_BYTES = 64 << 10
-"""Under malloc's threshold for mappings, so that a receive doesn't map and unmap memory."""
 ID_MASK = (1 << 32) - 1
-LIMIT_SLACK_S = 0.001
-"""By so much a wait may end too late."""
 
 
 class RpcConnection:
@@ -64,36 +58,36 @@ class RpcConnection:
         self._target = Address.parse(address)
         self._hello = hello
         self._decode = decode
-        self._sock: socket.socket | None = None
-        self._frames: deque[tuple[int, bytes]] = deque()
+        self._wire: Wire | None = None
         self._last_id = 0
         self._began_s = 0.0
-        self._limited_s = 0.0
         self._pid = os.getpid()
 
     @property
     def is_open(self) -> bool:
         """Whether the next call needs no handshake."""
-        return self._sock is not None
+        return self._wire is not None
 
     def call(self, message: Message, deadline_s: float) -> Message:
         """The reply. `deadline_s` is time.monotonic() and covers connecting, sending and receiving.
 
         Raises what the server answered with Failed; DeadlineExceeded; RpcFailed; ProtocolError; TooLarge.
         """
-        self.begin(message, deadline_s)
-        return self.finish(message, deadline_s)
+        try:
+            wire = self._ready(deadline_s)
+            reply = self._reply(wire, wire.exchange(self._frame(message), deadline_s), deadline_s)
+        except TooLarge:  # nothing was sent
+            raise
+        except BaseException as error:
+            raise self._broken(error, message, deadline_s) from error
+        return _answer(reply)
 
     def begin(self, message: Message, deadline_s: float) -> None:
         """The first half of a call: connects where that is needed, and sends. Raises as `call`."""
-        if os.getpid() != self._pid:
-            raise UsedAfterFork(what=f"the connection to {self.address}", pid=self._pid)
-        self._began_s = time.monotonic()
-        self.unanswered = True
         try:
-            sock = self._sock or self._connect(deadline_s)
-            self._send(sock, self._encode(message), deadline_s)
-        except TooLarge:  # nothing was sent
+            wire = self._ready(deadline_s)
+            wire.send(self._frame(message), deadline_s)
+        except TooLarge:
             raise
         except BaseException as error:
             raise self._broken(error, message, deadline_s) from error
@@ -101,17 +95,23 @@ class RpcConnection:
     def finish(self, message: Message, deadline_s: float) -> Message:
         """The second half: the reply to `message`, which was begun. Raises as `call`."""
         try:
-            if self._sock is None:
+            if self._wire is None:
                 raise ConnectionResetError("the connection was closed")
-            reply = self._await_reply(self._sock, deadline_s)
+            reply = self._reply(self._wire, self._wire.receive(deadline_s), deadline_s)
         except BaseException as error:
             raise self._broken(error, message, deadline_s) from error
-        if isinstance(reply, Failed):
-            raise from_wire(reply.code, reply.message)
-        return reply
+        return _answer(reply)
+
+    def _ready(self, deadline_s: float) -> Wire:
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(what=f"the connection to {self.address}", pid=self._pid)
+        self._began_s = time.monotonic()
+        self.unanswered = True
+        return self._wire or self._connect(deadline_s)
 
     def _broken(self, error: BaseException, message: Message, deadline_s: float) -> BaseException:
         """Closes: after a KeyboardInterrupt too the reply may still come, and must not be taken for another's."""
+        self.unanswered = self._wire is None or not self._wire.heard
         self.close()
         if isinstance(error, OSError):
             return self._explain(error, message, deadline_s - self._began_s)
@@ -119,91 +119,64 @@ class RpcConnection:
 
     def fileno(self) -> int:
         """Of the socket, for who waits for several; -1 where it is closed."""
-        return -1 if self._sock is None else self._sock.fileno()
+        return -1 if self._wire is None else self._wire.fileno()
 
     def interrupt(self) -> None:
         """Makes a call that another thread has under way fail soon."""
-        sock = self._sock
-        if sock is not None:
-            cut(sock)
+        wire = self._wire
+        if wire is not None:
+            wire.interrupt()
 
     def close(self) -> None:
         """Closes the socket; a later call would connect again."""
-        sock, self._sock = self._sock, None
-        self._frames.clear()
-        if sock is not None:
-            sock.close()
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
 
-    def _connect(self, deadline_s: float) -> socket.socket:
+    def _connect(self, deadline_s: float) -> Wire:
         plain = dial(self._target, deadline_s)
-        self._sock = sock = self._credentials.secure(plain, self._target, deadline_s)
-        self._reader = FrameReader(self.address)
+        sock = self._credentials.secure(plain, self._target, deadline_s)
+        self._wire = wire = Wire(sock, self.address)
         try:
-            self.welcome = self._greet(sock, deadline_s)
+            self.welcome = self._greet(wire, deadline_s)
         except BaseException:
             self.close()
             raise
-        self.unanswered = True
-        self._reader.limit_bytes = FRAME_BYTES_MAX
-        return sock
+        wire.reader.limit_bytes = FRAME_BYTES_MAX
+        return wire
 
-    def _greet(self, sock: socket.socket, deadline_s: float) -> Welcome:
+    def _greet(self, wire: Wire, deadline_s: float) -> Welcome:
         try:
-            self._send(sock, encode(self._credentials.sign(self._hello)), deadline_s)
-            reply = self._await_reply(sock, deadline_s)
+            hello = self._numbered(encode(self._credentials.sign(self._hello)))
+            reply = self._reply(wire, wire.exchange(hello, deadline_s), deadline_s)
         except (ssl.SSLError, ConnectionError) as error:
-            if not isinstance(sock, ssl.SSLSocket):
+            if not wire.secured:
                 raise
             raise explain_end(error, self.address) from error
-        if isinstance(reply, Failed):
-            raise from_wire(reply.code, reply.message)
+        _answer(reply)
         if not isinstance(reply, Welcome):
             raise ProtocolError(peer=self.address, reason=f"{type(reply).__name__} in answer to Hello")
         if reply.protocol != PROTOCOL_VERSION:
             raise VersionMismatch(ours=PROTOCOL_VERSION, theirs=reply.protocol)
         return reply
 
-    def _send(self, sock: socket.socket, body: bytes, deadline_s: float) -> None:
-        self._last_id = (self._last_id & (ID_MASK >> 1)) + 1
-        self._limited_s = 0.0
-        self._limit(sock, deadline_s)
-        sock.sendall(encode_frame(self._last_id, body))
-
-    def _limit(self, sock: socket.socket, deadline_s: float) -> None:
-        """Has the next step on the socket end by then. Raises TimeoutError."""
-        now_s = time.monotonic()
-        if deadline_s <= now_s:
-            raise TimeoutError
-        if now_s - self._limited_s > LIMIT_SLACK_S:  # a system call
-            sock.settimeout(deadline_s - now_s)
-            self._limited_s = now_s
-
-    def _await_reply(self, sock: socket.socket, deadline_s: float) -> Message:
-        request_id = self._last_id
+    def _reply(self, wire: Wire, frame: tuple[int, bytes], deadline_s: float) -> Message:
+        """What the frame, or one of those behind it, says to the request that was sent last."""
         while True:
-            reply_id, reply = self._receive(sock, deadline_s)
+            reply_id, body = frame
+            try:
+                reply = self._decode(body)
+            except Exception as error:  # strange bytes make a decoder raise many things
+                raise ProtocolError(peer=self.address, reason=f"a reply that isn't one: {error}") from error
             # Failed with id 0 says why the server closes; other pushes are for those who asked for them.
-            if reply_id == request_id or (reply_id == PUSH_ID and isinstance(reply, Failed)):
+            if reply_id == self._last_id or (reply_id == PUSH_ID and isinstance(reply, Failed)):
                 return reply
             if reply_id != PUSH_ID:
-                raise ProtocolError(peer=self.address, reason=f"reply {reply_id} to request {request_id}")
+                reason = f"reply {reply_id} to request {self._last_id}"
+                raise ProtocolError(peer=self.address, reason=reason)
+            frame = wire.receive(deadline_s)
 
-    def _receive(self, sock: socket.socket, deadline_s: float) -> tuple[int, Message]:
-        while not self._frames:
-            self._limit(sock, deadline_s)
-            data = sock.recv(RECEIVE_BYTES)
-            if not data:
-                raise ConnectionResetError("the server closed the connection")
-            self.unanswered = False
-            frame = self._reader.whole(data)
-            self._frames.extend(self._reader.feed(data) if frame is None else (frame,))
-        reply_id, body = self._frames.popleft()
-        try:
-            return reply_id, self._decode(body)
-        except Exception as error:  # strange bytes make a decoder raise many things
-            raise ProtocolError(peer=self.address, reason=f"a reply that isn't one: {error}") from error
-
-    def _encode(self, message: Message) -> bytes:
+    def _frame(self, message: Message) -> bytes:
         body = encode(message)
         assert self.welcome is not None
         if self.welcome.traces:
@@ -211,13 +184,24 @@ class RpcConnection:
         limit_bytes = min(self.welcome.frame_bytes_max, FRAME_BYTES_MAX) - 4
         if len(body) > limit_bytes:
             raise TooLarge(what=type(message).__name__, size_bytes=len(body), limit_bytes=limit_bytes)
-        return body
+        return self._numbered(body)
+
+    def _numbered(self, body: bytes) -> bytes:
+        self._last_id = (self._last_id & (ID_MASK >> 1)) + 1
+        return encode_frame(self._last_id, body)
 
     def _explain(self, error: OSError, message: Message, timeout_s: float) -> MoonpoolError:
         what = type(message).__name__
         if isinstance(error, TimeoutError):
             return DeadlineExceeded(peer=self.address, what=what, timeout_s=max(0.0, timeout_s))
         return RpcFailed(peer=self.address, reason=f"{what}: {error.strerror or error}")
+
+
+def _answer(reply: Message) -> Message:
+    """Raises what the server answered with Failed."""
+    if isinstance(reply, Failed):
+        raise from_wire(reply.code, reply.message)
+    return reply
 
 
 class ConnectionPool:

@@ -1,0 +1,100 @@
+"""A connected socket as a client uses it: a frame goes out, frames come in, each step within a deadline.
+
+Plain sockets are asked in one call of C (hot_rpc.c) without the interpreter's lock; TLS, and builds without a compiler, in
+Python.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections import deque
+
+from moonpool.schemas.framing import FrameReader
+from moonpool.store_client import native
+from moonpool.store_client.rpc.tls import cut
+
+RECEIVE_BYTES = 64 << 10
+"""Under malloc's threshold for mappings, so that a receive doesn't map and unmap memory."""
+
+LIMIT_SLACK_S = 0.001
+"""By so much a wait may end too late."""
+
+
+class Wire:
+    """Not thread-safe, apart from `interrupt`. All steps raise OSError, TimeoutError at `deadline_s` (monotonic), and
+    ProtocolError."""
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self.reader = FrameReader(peer)
+        self.heard = False
+        """Whether a byte has come since the last frame was sent."""
+        self.secured = isinstance(sock, ssl.SSLSocket)
+        self._sock = sock
+        self._native = native.HOT and not self.secured
+        self._limited_s = 0.0
+        self._frames: deque[tuple[int, bytes]] = deque()
+
+    def send(self, frame: bytes, deadline_s: float) -> None:
+        """One whole frame."""
+        self.heard = False
+        if self._native:
+            native.send(self._sock.fileno(), frame, deadline_s)
+            return
+        self._limited_s = 0.0
+        self._limit(deadline_s)
+        self._sock.sendall(frame)
+
+    def receive(self, deadline_s: float) -> tuple[int, bytes]:
+        """The next frame: its request id and body."""
+        return self._frames.popleft() if self._frames else self._receive(b"", deadline_s)
+
+    def exchange(self, frame: bytes, deadline_s: float) -> tuple[int, bytes]:
+        """Sends one, and receives the next one."""
+        if self._frames or not self._native:
+            self.send(frame, deadline_s)
+            return self.receive(deadline_s)
+        self.heard = False
+        return self._receive(frame, deadline_s)
+
+    def _receive(self, frame: bytes, deadline_s: float) -> tuple[int, bytes]:
+        reader = self.reader
+        while True:
+            if self._native:
+                limit_bytes = 0 if reader.pending_bytes else reader.limit_bytes
+                data = native.exchange(self._sock.fileno(), frame, deadline_s, limit_bytes)
+                frame = b""
+            else:
+                self._limit(deadline_s)
+                data = self._sock.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionResetError("the server closed the connection")
+            self.heard = True
+            found = reader.whole(data)
+            if found is not None:
+                return found
+            self._frames.extend(reader.feed(data))
+            if self._frames:
+                return self._frames.popleft()
+
+    def _limit(self, deadline_s: float) -> None:
+        """Has the next step on the socket end by then."""
+        now_s = time.monotonic()
+        if deadline_s <= now_s:
+            raise TimeoutError
+        if now_s - self._limited_s > LIMIT_SLACK_S:  # a system call
+            self._sock.settimeout(deadline_s - now_s)
+            self._limited_s = now_s
+
+    def fileno(self) -> int:
+        """Of the socket, for who waits for several."""
+        return self._sock.fileno()
+
+    def interrupt(self) -> None:
+        """Makes a step that another thread has under way fail soon."""
+        cut(self._sock)
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._sock.close()
