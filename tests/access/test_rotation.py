@@ -48,7 +48,7 @@ def test_a_withdrawn_token_ends_its_connections_and_no_others(tmp_path: Path) ->
         try:
             red.call(GetStatus(), soon())
             blue.call(GetStatus(), soon())
-            socket_of_blue = blue._sock
+            socket_of_blue = blue._wire
             write_tokens(path, [entry for entry in ENTRIES if entry["name"] != "red"])
             wait_until(lambda: refused(red))
 
@@ -61,7 +61,7 @@ def test_a_withdrawn_token_ends_its_connections_and_no_others(tmp_path: Path) ->
 
             wait_until(lane_refused)
             blue.call(GetStatus(), soon())
-            assert blue._sock is socket_of_blue
+            assert blue._wire is socket_of_blue
             write_tokens(path, ENTRIES)
             wait_until(lambda: not refused(red))
         finally:
@@ -122,13 +122,13 @@ def test_new_connections_use_renewed_certificates(tmp_path: Path) -> None:
         old = RpcConnection(master.address, HELLO, decode_from_master, Credentials(tls=tls))
         try:
             old.call(GetStatus(), soon())
-            socket_of_old = old._sock
+            socket_of_old = old._wire
             before = {door: served_certificate(door) for door in (master.address, node.info.data_address)}
             certificates.renew()
             for door, shown in before.items():
                 wait_until(lambda door=door, shown=shown: served_certificate(door) != shown)
             old.call(GetStatus(), soon())
-            assert old._sock is socket_of_old, "connections live on"
+            assert old._wire is socket_of_old, "connections live on"
             new = RpcConnection(master.address, HELLO, decode_from_master, Credentials(tls=tls))
             try:
                 new.call(GetStatus(), soon())

@@ -20,11 +20,10 @@ from support.waiting import at_most, soon, wait_until
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import MoonpoolError, Unavailable, Unreachable, WrongShard
-from moonpool.schemas.framing import PROTOCOL_VERSION, encode_frame
+from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
     Drain,
-    Failed,
     GetClusterMap,
     GetStatus,
     Hello,
@@ -37,7 +36,6 @@ from moonpool.schemas.messages import (
     Status,
     decode_from_master,
     decode_from_node,
-    encode,
 )
 from moonpool.schemas.packed import join_hashes, pack_u16
 from moonpool.schemas.runs import shards_of
@@ -290,15 +288,14 @@ def test_a_master_that_was_stopped_past_its_lease_answers_nothing_stale(cluster:
         removed = cluster.client.batch_remove(KEYS, force=True)
         assert removed.count == len(KEYS) and removed.pending == []
         # Without `shards` it would answer from all that it has.
-        sock = connection._sock
-        assert sock is not None
         waiting = Presence(spec.digest(), join_hashes(hashes), 0)
-        sock.sendall(encode_frame(9, encode(waiting)))
+        connection.begin(waiting, soon())
     finally:
         deposed.thaw()
-    _, answer = connection._receive(sock, soon())
+    with pytest.raises(MoonpoolError) as refusal:  # or it said that removed objects are there
+        connection.finish(waiting, soon())
+    assert connection.is_open, f"it has answered: {refusal.value}"
     connection.close()
-    assert isinstance(answer, Failed), "or it said that removed objects are there"
     cluster.settled()
     assert not any(cluster.client.batch_is_exist(KEYS))
     assert "fenced" in deposed.output()
