@@ -21,7 +21,7 @@ from moonpool.master.placement import choose
 from moonpool.master.quotas import Spend
 from moonpool.master.removal_orders import RemovalOrders
 from moonpool.master.replicas.replication import Replication
-from moonpool.master.reports import acknowledgement, read_orders
+from moonpool.master.report_taker import ReportTaker
 from moonpool.master.request_counts import count
 from moonpool.master.restorer import Restorer
 from moonpool.master.shard_set import ShardSet
@@ -36,24 +36,19 @@ from moonpool.schemas.messages import (
     Announced,
     Check,
     ClusterMap,
-    Copied,
     Done,
     Drain,
     Drop,
-    DropDone,
-    Entries,
     GetClusterMap,
     GetDrains,
     GetStatus,
     Heartbeat,
-    InventoryEnd,
     KeyspaceRegistered,
     ListKeyspaces,
     ListTenants,
     Message,
     Need,
     NodeState,
-    Obeyed,
     PutStart,
     PutStarted,
     RegisterKeyspace,
@@ -65,7 +60,6 @@ from moonpool.schemas.messages import (
     Victims,
     Warm,
 )
-from moonpool.schemas.packed import u64s
 
 log = logging.getLogger(__name__)
 EPOCH_END = 1 << 62
@@ -118,6 +112,10 @@ class MasterCore:
             settings.copy_bytes_per_s,
             settings.hot_hits_per_min,
         )
+        self.report = ReportTaker(
+            self._shards, self._nodes, self.restorer, self.replication, self._step, self._pushes
+        ).take
+        """A piece of a node's report stream: `handle` of a Report, whoever sent it."""
         self._counts: Counter[str] = Counter()
         self.tags = Tags()
         """Which blocks requests and sessions have written."""
@@ -134,7 +132,7 @@ class MasterCore:
             ListTenants: lambda *_: Outcome(self.tenants.list()),
             Announce: self._announce,
             Heartbeat: self._heartbeat,
-            Report: self._report,
+            Report: lambda message, now_s, _: self.report(message, now_s),
             Need: self._need,
         }
 
@@ -280,48 +278,6 @@ class MasterCore:
         node = self._nodes.heard(message.segment, now_s)
         node.free_bytes, node.facts = message.free_bytes, message.facts
         return Outcome(self.announced())
-
-    def _report(self, message: Report, now_s: float, origin: Origin) -> Outcome:
-        node = self._nodes.heard(message.segment, now_s)
-        index = self._shards.for_report(message.shard, message.epoch)
-        stream = node.stream(message.shard)
-        stream.check(message.stream, message.sequence)
-        for op in message.ops:
-            index.check(op)
-        step = self._step(now_s, "", message.shard)
-        step.naming = message.sequence == 0 or message.shard in node.naming
-        pushes: list[Push] = []
-        confirmed: list[tuple[bytes, int]] = []
-        if message.sequence == 0:
-            index.start_inventory(node.index)
-            node.naming.add(message.shard)
-            node.obeys.add(message.shard)  # it reports to whose claim it has taken
-            next_generation = 0
-            for op in message.ops[:1]:
-                if isinstance(op, Obeyed):
-                    done = node.has_obeyed(message.shard, read_orders(op))
-                    confirmed += [(message.segment, drop_id) for drop_id in done]
-                    next_generation = op.next_generation
-            again = node.retell(message.shard, self._shards.epoch(message.shard), next_generation)
-            pushes += [(message.segment, drop) for drop in again]
-        stream.advance(message.stream, message.sequence)
-        for op in message.ops:
-            if isinstance(op, InventoryEnd):
-                index.end_inventory(node.index, step)
-                node.naming.discard(message.shard)
-                self._nodes.inventory_complete(node, message.shard, self._shards)
-            elif isinstance(op, DropDone):
-                node.done(op.drop_id)
-                confirmed.append((message.segment, op.drop_id))
-            elif isinstance(op, Copied):
-                self.replication.copied(node, message.shard, op, now_s, step)
-            elif not isinstance(op, Obeyed):
-                op = self.replication.admitted(self.restorer.admitted(op, node, step), node, step)
-                index.apply(node.index, op, step)
-                if isinstance(op, Entries) and node.complete:  # until the next heartbeat says it exactly
-                    node.free_bytes -= int(u64s(op.lengths).sum())
-        reply = acknowledgement(message, step)
-        return Outcome(reply, pushes + self._pushes([step]), confirmed=tuple(confirmed))
 
     def _need(self, message: Need, now_s: float, origin: Origin) -> Outcome:
         self._check_epoch(message.epoch)

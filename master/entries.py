@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 from moonpool.schemas.errors import InvalidParams
@@ -23,6 +24,10 @@ class EntryColumns:
     lengths: U64
 
 
+EntryPlace = tuple[bytes, int, int, int, int]
+"""Hash, rank, slot, generation and length."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LocationColumns:
     """Exact places of one keyspace in the reporting segment."""
@@ -35,6 +40,15 @@ class LocationColumns:
 
 def check_entries(op: Entries, spec: KeyspaceSpec) -> None:
     """Raises InvalidParams where columns differ in length or a rank is outside the world."""
+    count = len(op.slots) // 4
+    sizes = (count * spec.hash_bytes, 2 * count, 4 * count, 8 * count, 8 * count)
+    flat = spec.kind is not Kind.CHAINED
+    if (
+        flat
+        and (len(op.hashes), len(op.ranks), len(op.slots), len(op.generations), len(op.lengths)) == sizes
+        and op.ranks.count(0) == len(op.ranks)
+    ):
+        return  # as with every put of plain objects
     count = count_of(op.hashes, spec.hash_bytes, "hashes")
     _same_count(count, "entries.ranks", op.ranks, 2)
     _same_count(count, "entries.slots", op.slots, 4)
@@ -57,6 +71,26 @@ def read_entries(op: Entries, spec: KeyspaceSpec) -> EntryColumns:
         u32s(op.slots),
         u64s(op.generations),
         u64s(op.lengths),
+    )
+
+
+def few_places(op: Entries, hash_bytes: int) -> list[EntryPlace]:
+    """The same of a few rows of a flat keyspace, without arrays."""
+    if len(op.slots) == 4:
+        number = int.from_bytes
+        place = number(op.slots, "little"), number(op.generations, "little"), number(op.lengths, "little")
+        return [(op.hashes, number(op.ranks, "little"), *place)]
+    count = len(op.slots) // 4
+    unpack = struct.unpack
+    return list(
+        zip(
+            [op.hashes[at : at + hash_bytes] for at in range(0, len(op.hashes), hash_bytes)],
+            unpack(f"<{count}H", op.ranks),
+            unpack(f"<{count}I", op.slots),
+            unpack(f"<{count}Q", op.generations),
+            unpack(f"<{count}Q", op.lengths),
+            strict=True,
+        )
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.master.columns import NO_ROW, NO_SEGMENT, view
+from moonpool.master.columns import NO_ROW, NO_SEGMENT, PARTS, view
 from moonpool.master.drops import DropBatch
-from moonpool.master.entries import EntryColumns
+from moonpool.master.entries import EntryColumns, EntryPlace
 from moonpool.master.eviction import FIRST_VICTIM, USES_MAX, EvictionPolicy
 from moonpool.master.open_entries import F64
 from moonpool.master.table import Table, Usable
@@ -86,11 +88,12 @@ class FlatTable(Table):
         count = len(hashes)
         if not count or not (self.world == 1 or self.spec.variable_size):
             return False
+        if count <= FEW:
+            columns = (entries.ranks, entries.slots, entries.generations, entries.lengths)
+            places = zip(hashes, *(column.tolist() for column in columns), strict=True)
+            return self.adopt_few(segment, list(places), now_s)
         if max(self.rows.get_all(hashes)) != NO_ROW or len(set(hashes)) < count:
             return False
-        if count <= FEW:
-            self._adopt_few(segment, entries, now_s)
-            return True
         rows = self.columns.take_many(count)
         self.hashes.extend([b""] * (self.columns.count - len(self.hashes)))
         for row, block_hash in zip(rows, hashes, strict=True):
@@ -116,23 +119,37 @@ class FlatTable(Table):
         self.candidates.add_new(rows, uses, segment, now_s)
         return True
 
-    def _adopt_few(self, segment: int, entries: EntryColumns, now_s: float) -> None:
-        columns = (entries.ranks, entries.slots, entries.generations, entries.lengths)
-        places = zip(*(column.tolist() for column in columns), strict=True)
-        marks = self.marks.get(segment, b"")
-        for block_hash, (rank, slot, generation, length) in zip(entries.hashes, places, strict=True):
-            row = self.make_row(block_hash, now_s)
+    def adopt_few(self, segment: int, places: Sequence[EntryPlace], now_s: float) -> bool:
+        """`adopt` of rows given one by one."""
+        if not (self.world == 1 or self.spec.variable_size):
+            return False
+        parts, marks = self.rows.parts, self.marks.get(segment, b"")
+        if len(places) > 1 and len({place[0] for place in places}) < len(places):
+            return False
+        for block_hash, *_ in places:
+            if block_hash in parts[block_hash[0] % PARTS]:
+                return False
+        for block_hash, rank, slot, generation, length in places:
+            row = self.columns.take()
+            if row >= len(self.hashes):
+                self.hashes.extend([b""] * (self.columns.count - len(self.hashes)))
+            self.hashes[row] = block_hash
+            parts[block_hash[0] % PARTS][block_hash] = row
+            uses = self.uses[row] = min(self.policy.recall(block_hash) + 1, USES_MAX)
             cell = row * self.world + rank
             self.which[cell], self.slots[cell], self.generations[cell] = segment, slot, generation
             if self.lengths is not None:
                 self.lengths[cell] = length
             self.committed[row] = 1 << rank
+            self.last_use_s[row] = self.unready_since_s[row] = now_s
             self.ready[row] = 1
             self.count_copies(segment, 1, self.spec.shard_bytes[rank] if self.lengths is None else length)
             if cell < len(marks):
                 self.marks[segment][cell] = 1
-            self.pin_again((row,))
-            self.candidates.add(row, segment, now_s)
+            if self.kept_pins:
+                self.pin_again((row,))
+            self.candidates.add_one(row, uses, segment, now_s)
+        return True
 
     def evictable(self, rows: I64, segment: int, level: int, score: int, now_s: float) -> NDArray[np.bool_]:
         """See Table."""

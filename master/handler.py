@@ -107,10 +107,12 @@ class MasterHandler:
         slices."""
         if not self._look_at_lease() and not isinstance(message, GetStatus):
             raise self._deposed()
+        if type(message) is Report:
+            return self._report(message, peer)
         origin = peer.data.get("origin") or self._origin(peer)
         if type(message) in QUESTIONS:
             return self._answer(message, origin)
-        if isinstance(message, (Report, Heartbeat, Need)):
+        if isinstance(message, (Heartbeat, Need)):
             self._check_segment(message.segment, peer)
         elif isinstance(message, Announce):
             self._check_announce(message, peer)
@@ -125,10 +127,6 @@ class MasterHandler:
         outcome = self._core.handle(message, self._clock.now_s(), origin)
         if isinstance(message, Announce):
             self._adopt(message, peer)
-        if outcome.confirmed:
-            self._confirmations.confirm(outcome.confirmed)
-            if self._hard is not None:
-                self._push(self._hard.confirmed(outcome.confirmed))
         reply = outcome.reply
         if outcome.pushes:
             self._push(outcome.pushes)
@@ -139,6 +137,19 @@ class MasterHandler:
             connected = {"connections": self._peers, "nodes_connected": len(self._nodes)}
             return StatusReport({**reply.facts, **recorded, **connected})
         return reply
+
+    def _report(self, message: Report, peer: Peer) -> Message:
+        self._check_segment(message.segment, peer)
+        if not peer.identity.sees_all:
+            self._core.check(message, self._origin(peer))
+        outcome = self._core.report(message, self._clock.now_s())
+        if outcome.confirmed:
+            self._confirmations.confirm(outcome.confirmed)
+            if self._hard is not None:
+                self._push(self._hard.confirmed(outcome.confirmed))
+        if outcome.pushes:
+            self._push(outcome.pushes)
+        return outcome.reply
 
     def _origin(self, peer: Peer) -> Origin:
         """Made anew when the peer announces a segment."""
@@ -185,7 +196,8 @@ class MasterHandler:
 
     def _look_at_lease(self) -> bool:
         serving = self.serving()
-        self._core.shards.lease_is_late(not serving)
+        if serving is self._core.shards.late:
+            self._core.shards.lease_is_late(not serving)
         return serving
 
     def _deposed(self) -> Unavailable:

@@ -48,7 +48,10 @@ class Node:
 
     def stream(self, shard: int) -> ReportStream:
         """The one ordered stream between the segment and that shard."""
-        return self.streams.setdefault(shard, ReportStream())
+        stream = self.streams.get(shard)
+        if stream is None:
+            stream = self.streams[shard] = ReportStream()
+        return stream
 
     def cut_streams(self) -> None:
         """Only new streams will do."""

@@ -10,7 +10,15 @@ from moonpool.master.bad_reports import BadReports
 from moonpool.master.columns import NO_ROW
 from moonpool.master.commits import commit
 from moonpool.master.copies import COPIES_MAX
-from moonpool.master.entries import EntryColumns, check_entries, check_rank, read_entries, read_locations
+from moonpool.master.entries import (
+    EntryColumns,
+    check_entries,
+    check_rank,
+    few_places,
+    read_entries,
+    read_locations,
+)
+from moonpool.master.flat import FEW, FlatTable
 from moonpool.master.promises import Promises, Rank
 from moonpool.master.step import Step
 from moonpool.master.table import Table
@@ -66,6 +74,20 @@ def apply_op(
         _move(table_of(op.keyspace), segment, op)
     elif isinstance(op, Checked):
         _settle_check(table_of(op.keyspace), bad_reports, segment, op, step)
+
+
+def adopt_few(table: Table, promises: Promises, segment: int, op: Entries, now_s: float) -> bool:
+    """The short way of a put of one object, or a few: new rows of a flat keyspace. False, and nothing has changed, where
+    they are something else."""
+    if not isinstance(table, FlatTable) or not 0 < len(op.slots) <= 4 * FEW:
+        return False
+    places = few_places(op, table.spec.hash_bytes)
+    if not table.adopt_few(segment, places, now_s):
+        return False
+    if len(promises):
+        for block_hash, rank, *_ in places:
+            promises.end_all(Rank(op.keyspace, rank), [block_hash])
+    return True
 
 
 def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: Step) -> None:

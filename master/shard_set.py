@@ -53,7 +53,8 @@ class ShardSet:
         self._feed = feed
         self._shards: dict[int, ShardIndex] = {}
         self._lives: dict[int, ShardLife] = {}
-        self._late = False
+        self.late = False
+        """Whether the lease is: see `lease_is_late`."""
         self.map_epoch = 0
         """Of the cluster map, for those who ask here by mistake."""
         self._specs: dict[bytes, KeyspaceSpec] = {}
@@ -69,7 +70,7 @@ class ShardSet:
             raise InvalidParams(field="shard", value=shard, allowed=f"0 to {self.total - 1}")
         life = ShardLife()
         life.happens(Event.TAKEN, epoch)
-        if self._late:
+        if self.late:
             life.happens(Event.LEASE_LATE)
         self._lives[shard] = life
         index = self._shards[shard] = Shard(self._policy, self._feed)
@@ -94,8 +95,8 @@ class ShardSet:
 
     def lease_is_late(self, late: bool) -> None:
         """Until it is renewed nothing is answered, or said to nodes."""
-        if late != self._late:
-            self._late = late
+        if late != self.late:
+            self.late = late
             for life in self._lives.values():
                 life.happens(Event.LEASE_LATE if late else Event.LEASE_RENEWED)
 

@@ -107,6 +107,15 @@ class Candidates:
                 self._added = 0
                 self._see_crowded()
 
+    def add_one(self, row: int, uses: int, segment: int, now_s: float) -> None:
+        """A row without children that was made just now, its first copy on the segment."""
+        queue = self.queues.get(segment)
+        if queue is None or self.rebuilding is not None or self._added >= ENTRIES_SPARE - 1:
+            self.add(row, segment, now_s)
+            return
+        self._added += 1
+        queue.awake.push(self._policy.level(uses), int(now_s), row)
+
     def add_alike(self, rows: Sequence[int], segment: int, level: int | None, score: int) -> None:
         """The same as `add` of rows that have one level (None: all have children) and one score."""
         queue = self.queues.get(segment)
