@@ -53,8 +53,7 @@ class ShardSet:
         self._feed = feed
         self._shards: dict[int, ShardIndex] = {}
         self._lives: dict[int, ShardLife] = {}
-        self.late = False
-        """Whether the lease is: see `lease_is_late`."""
+        self.late = False  # see lease_is_late
         self.map_epoch = 0
         """Of the cluster map, for those who ask here by mistake."""
         self._specs: dict[bytes, KeyspaceSpec] = {}
