@@ -30,6 +30,7 @@ HOT = Extension(
     "moonpool.store_client._hot",
     [
         "store_client/hot.c",
+        "store_client/hot_names.c",
         "store_client/hot_rows.c",
         "store_client/hot_rpc.c",
         "store_client/hot_slots.c",

@@ -129,12 +129,6 @@ class HashMap:
         """Forgets a name that is there."""
         del self.parts[block_hash[0] % PARTS][block_hash]
 
-    def remove_all(self, hashes: Sequence[bytes]) -> None:
-        """Forgets names that are there."""
-        parts = self.parts
-        for block_hash in hashes:
-            del parts[block_hash[0] % PARTS][block_hash]
-
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 

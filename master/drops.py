@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from moonpool.schemas.messages import DropList
-from moonpool.schemas.packed import join_hashes, pack_u16, pack_u32, pack_u64
+from moonpool.schemas.packed import U32, U64, join_hashes, pack_u16, pack_u32, pack_u64
 
 LOCATIONS_A_LIST = 32768
 """Keeps a drop message far below the frame limit."""
 
 
 class _Locations:
-    def __init__(self) -> None:
+    def __init__(self, keyspace: bytes) -> None:
+        self.keyspace = keyspace
         self.ranks: list[int] = []
         self.hashes: list[bytes] = []
         self.slots: list[int] = []
         self.generations: list[int] = []
 
-    def packed(self, keyspace: bytes, shard: int) -> DropList:
+    def takes(self, keyspace: bytes) -> bool:
+        return keyspace == self.keyspace and len(self.ranks) < LOCATIONS_A_LIST
+
+    def packed(self, shard: int) -> DropList:
         return DropList(
-            keyspace,
+            self.keyspace,
             pack_u16(self.ranks),
             join_hashes(self.hashes),
             pack_u32(self.slots),
@@ -32,7 +36,7 @@ class DropBatch:
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
-        self._lists: dict[int, list[tuple[bytes, _Locations]]] = {}
+        self._lists: dict[int, list[_Locations | DropList]] = {}
 
     def add(
         self, segment: int, keyspace: bytes, rank: int, block_hash: bytes, slot: int, generation: int
@@ -51,30 +55,24 @@ class DropBatch:
     ) -> None:
         """Copies of one block on one segment are to go."""
         lists = self._lists.setdefault(segment, [])
-        if not lists or lists[-1][0] != keyspace or len(lists[-1][1].ranks) >= LOCATIONS_A_LIST:
-            lists.append((keyspace, _Locations()))
-        locations = lists[-1][1]
+        locations = lists[-1] if lists else None
+        if not isinstance(locations, _Locations) or not locations.takes(keyspace):
+            locations = _Locations(keyspace)
+            lists.append(locations)
         locations.ranks += ranks
         locations.hashes += [block_hash] * len(ranks)
         locations.slots += slots
         locations.generations += generations
 
-    def add_rows(
-        self, segment: int, keyspace: bytes, hashes: list[bytes], slots: list[int], generations: list[int]
-    ) -> None:
-        """Copies of rank 0 of many blocks on one segment are to go."""
-        for first in range(0, len(hashes), LOCATIONS_A_LIST):
-            part = slice(first, first + LOCATIONS_A_LIST)
-            locations = _Locations()
-            locations.hashes, locations.slots = hashes[part], slots[part]
-            locations.generations = generations[part]
-            locations.ranks = [0] * len(locations.hashes)
-            self._lists.setdefault(segment, []).append((keyspace, locations))
+    def add_rows(self, segment: int, keyspace: bytes, packed: bytes, slots: U32, generations: U64) -> None:
+        """Copies of rank 0 of many blocks on one segment are to go: LOCATIONS_A_LIST at most."""
+        columns = (bytes(2 * len(slots)), packed, slots.tobytes(), generations.tobytes())
+        self._lists.setdefault(segment, []).append(DropList(keyspace, *columns, self.shard))
 
     def take(self, segment: int) -> list[DropList]:
         """Removes and returns what one segment has to drop."""
         lists = self._lists.pop(segment, [])
-        return [locations.packed(keyspace, self.shard) for keyspace, locations in lists]
+        return [some if isinstance(some, DropList) else some.packed(self.shard) for some in lists]
 
     def some(self, segment: int) -> bool:
         """Whether a segment has something to drop."""

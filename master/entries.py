@@ -16,6 +16,7 @@ class EntryColumns:
     """Committed slots of one keyspace, one item an entry. `positions` and `parents` are empty in flat keyspaces."""
 
     hashes: list[bytes]
+    packed: bytes  # the same
     ranks: U16
     positions: list[int]
     parents: list[bytes]
@@ -65,6 +66,7 @@ def read_entries(op: Entries, spec: KeyspaceSpec) -> EntryColumns:
     chained = spec.kind is Kind.CHAINED
     return EntryColumns(
         split_hashes(op.hashes, spec.hash_bytes),
+        op.hashes,
         u16s(op.ranks),
         u32s(op.positions).tolist() if chained else [],
         split_hashes(op.parents, spec.hash_bytes) if chained else [],

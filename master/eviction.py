@@ -36,8 +36,8 @@ class EvictionPolicy(Protocol):
         """How often a new row had been used before it was evicted; 0 where nothing is known."""
         ...
 
-    def recall_all(self, hashes: Sequence[bytes]) -> U8:
-        """The same of many."""
+    def recall_all(self, names: U64) -> U8:
+        """The same of many, by their names: see `asked`."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class EvictionPolicy(Protocol):
         """A row has left to make room."""
         ...
 
-    def evicted_all(self, hashes: Sequence[bytes], uses: U8) -> None:
+    def evicted_all(self, names: U64, uses: U8) -> None:
         """The same of many."""
         ...
 
@@ -91,9 +91,9 @@ class LeastRecentlyUsed:
         """Nothing."""
         return 0
 
-    def recall_all(self, hashes: Sequence[bytes]) -> U8:
+    def recall_all(self, names: U64) -> U8:
         """Nothing."""
-        return np.zeros(len(hashes), dtype=np.uint8)
+        return np.zeros(len(names), dtype=np.uint8)
 
     def asked(self, names: U64, mask: int, now_s: float) -> None:
         """Of no interest."""
@@ -101,7 +101,7 @@ class LeastRecentlyUsed:
     def evicted(self, block_hash: bytes, uses: int) -> None:
         """Of no interest."""
 
-    def evicted_all(self, hashes: Sequence[bytes], uses: U8) -> None:
+    def evicted_all(self, names: U64, uses: U8) -> None:
         """Of no interest."""
 
     def full(self, rows: int) -> None:
@@ -117,3 +117,9 @@ class LeastRecentlyUsed:
 
     def validate(self) -> None:
         """Nothing to assert."""
+
+
+def names_of(packed: bytes, hash_bytes: int) -> U64:
+    """Names of packed hashes: their first 8 bytes, as policies know them."""
+    names: U64 = np.frombuffer(packed, dtype="<u8")[:: hash_bytes // 8]
+    return names

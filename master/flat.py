@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.master.columns import NO_ROW, NO_SEGMENT, PARTS, view
+from moonpool.master.columns import NO_SEGMENT, PARTS, view
 from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns, EntryPlace
-from moonpool.master.eviction import FIRST_VICTIM, USES_MAX, EvictionPolicy
+from moonpool.master.eviction import FIRST_VICTIM, USES_MAX, EvictionPolicy, names_of
 from moonpool.master.open_entries import F64
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import I64
 from moonpool.store_client import native
-from moonpool.store_client.native import FlatColumns
+from moonpool.store_client.native import FlatColumns, forget_rows, name_rows
 
 FEW = 4
 """So many rows are made one by one: arrays cost more to set up."""
@@ -84,22 +84,20 @@ class FlatTable(Table):
 
     def adopt(self, segment: int, entries: EntryColumns, now_s: float) -> bool:
         """See Table: puts of plain objects."""
-        hashes = entries.hashes
-        count = len(hashes)
+        count, hash_bytes = len(entries.hashes), self.spec.hash_bytes
         if not count or not (self.world == 1 or self.spec.variable_size):
             return False
         if count <= FEW:
             columns = (entries.ranks, entries.slots, entries.generations, entries.lengths)
-            places = zip(hashes, *(column.tolist() for column in columns), strict=True)
+            places = zip(entries.hashes, *(column.tolist() for column in columns), strict=True)
             return self.adopt_few(segment, list(places), now_s)
-        if max(self.rows.get_all(hashes)) != NO_ROW or len(set(hashes)) < count:
-            return False
         rows = self.columns.take_many(count)
         self.hashes.extend([b""] * (self.columns.count - len(self.hashes)))
-        for row, block_hash in zip(rows, hashes, strict=True):
-            self.hashes[row] = block_hash
-        self.rows.set_all(hashes, rows)
-        uses = np.minimum(self.policy.recall_all(hashes) + 1, USES_MAX).astype(np.uint8)
+        if not name_rows(self.rows.parts, self.hashes, entries.packed, hash_bytes, rows):
+            self.columns.give_many(rows[::-1])
+            return False
+        names = names_of(entries.packed, hash_bytes)
+        uses = np.minimum(self.policy.recall_all(names) + 1, USES_MAX).astype(np.uint8)
         numbers: I64 = np.array(rows, dtype=np.int64)
         cells = numbers * self.world + entries.ranks
         view(self.which)[cells] = segment
@@ -187,18 +185,14 @@ class FlatTable(Table):
     def discard_alike(self, rows: I64, segment: int, drops: DropBatch) -> None:
         """See Table."""
         numbers: list[int] = rows.tolist()
-        hashes = [self.hashes[row] for row in numbers]
-        self.policy.evicted_all(hashes, view(self.uses)[rows])
-        slots, generations = view(self.slots)[rows].tolist(), view(self.generations)[rows].tolist()
-        drops.add_rows(segment, self.keyspace, hashes, slots, generations)
+        packed = forget_rows(self.rows.parts, self.hashes, self.spec.hash_bytes, numbers)
+        self.policy.evicted_all(names_of(packed, self.spec.hash_bytes), view(self.uses)[rows])
+        drops.add_rows(segment, self.keyspace, packed, view(self.slots)[rows], view(self.generations)[rows])
         self.count_copies(segment, -len(numbers), -int(self.bytes_of(rows).sum()))
         view(self.which)[rows] = NO_SEGMENT
         view(self.committed)[rows] = 0
         view(self.ready)[rows] = 0
         view(self.leased_until_s)[rows] = view(self._soft_until_s)[rows] = 0.0
-        self.rows.remove_all(hashes)
-        for row in numbers:
-            self.hashes[row] = b""
         for special in (self.doubted, self.doomed):
             for row in special.keys() & set(numbers):
                 del special[row]

@@ -12,7 +12,7 @@ import numpy as np
 
 from moonpool.master.columns import NO_ROW, view
 from moonpool.master.entries import EntryColumns
-from moonpool.master.eviction import FIRST_VICTIM, USES_MAX
+from moonpool.master.eviction import FIRST_VICTIM, USES_MAX, names_of
 from moonpool.master.victims import UNREADY_S
 from moonpool.schemas.packed import I64
 from moonpool.schemas.runs import run_start
@@ -51,7 +51,8 @@ def make_rows(table: ChainedTable, entries: EntryColumns, found: list[int], now_
     table.rows.set_all(plan.names, rows)
     numbers: I64 = np.array(rows, dtype=np.int64)
     view(table.last_use_s)[numbers] = view(table.unready_since_s)[numbers] = now_s
-    uses = np.minimum(table.policy.recall_all(plan.names) + 1, USES_MAX).astype(np.uint8)
+    names = names_of(b"".join(plan.names), table.spec.hash_bytes)
+    uses = np.minimum(table.policy.recall_all(names) + 1, USES_MAX).astype(np.uint8)
     view(table.uses)[numbers] = uses
     view(table.positions)[numbers] = plan.positions
     table.candidates.note_all_unready(rows, now_s)

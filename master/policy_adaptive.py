@@ -76,10 +76,9 @@ class AdaptiveCredit:
         """Uses of the row of that name before it was evicted; 0 where nothing is known."""
         return self._ghosts.take(_name(block_hash))
 
-    def recall_all(self, hashes: Sequence[bytes]) -> U8:
+    def recall_all(self, names: U64) -> U8:
         """The same of many."""
-        packed = np.frombuffer(b"".join(hashes), dtype="<u8")
-        return self._ghosts.take_all(packed[:: len(hashes[0]) // 8])
+        return self._ghosts.take_all(names)
 
     # ------------------------------------------------------------ what happens
 
@@ -96,10 +95,9 @@ class AdaptiveCredit:
         """A row has left to make room."""
         self._ghosts.put(_name(block_hash), min(uses, USES_MAX))
 
-    def evicted_all(self, hashes: Sequence[bytes], uses: U8) -> None:
+    def evicted_all(self, names: U64, uses: U8) -> None:
         """The same of many."""
-        packed = np.frombuffer(b"".join(hashes), dtype="<u8")
-        self._ghosts.put_all(packed[:: len(hashes[0]) // 8], np.minimum(uses, USES_MAX))
+        self._ghosts.put_all(names, np.minimum(uses, USES_MAX))
 
     def full(self, rows: int) -> None:
         """Somebody needs room while the pool holds so many rows."""

@@ -276,6 +276,8 @@ static PyMethodDef methods[] = {
     {"fill_slots", hot_fill_slots, METH_VARARGS, NULL},
     {"hash_keys", hash_keys, METH_VARARGS, NULL},
     {"find_rows", find_rows, METH_VARARGS, NULL},
+    {"name_rows", hot_name_rows, METH_VARARGS, NULL},
+    {"forget_rows", hot_forget_rows, METH_VARARGS, NULL},
     {"find_present", hot_find_present, METH_VARARGS, NULL},
     {"find_places", hot_find_places, METH_VARARGS, NULL},
     {"pieces", pieces, METH_VARARGS, NULL},

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* What a call takes and gives; native.py names the one it was written for. One more with each change of either. */
-#define HOT_FORMAT 6
+#define HOT_FORMAT 7
 
 /* A column of u64, to be released; -1 and an exception where it is none. */
 int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count);
@@ -16,6 +16,8 @@ int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count
 /* Appends a list's integers; how many, or -1 where one is no plain u64. */
 Py_ssize_t hot_append_u64s(PyObject *list, uint64_t *values);
 
+PyObject *hot_name_rows(PyObject *self, PyObject *arguments);
+PyObject *hot_forget_rows(PyObject *self, PyObject *arguments);
 PyObject *hot_find_present(PyObject *self, PyObject *arguments);
 PyObject *hot_find_places(PyObject *self, PyObject *arguments);
 PyObject *hot_copy_pieces(PyObject *self, PyObject *arguments);

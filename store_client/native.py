@@ -21,7 +21,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 6
+FORMAT = 7
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -70,6 +70,23 @@ def find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> 
         _hot.find_rows(parts, packed, hash_bytes, rows)
         return rows
     return python_find_rows(parts, packed, hash_bytes)
+
+
+def name_rows(
+    parts: list[dict[bytes, int]], names: list[bytes], packed: bytes, hash_bytes: int, rows: list[int]
+) -> bool:
+    """Names a row after each packed hash, in the dicts (see find_rows) and in `names`, the hash of each row. False, and nothing
+    is changed, where one of them is a row's name already, or named twice."""
+    if HOT:
+        return _hot.name_rows(parts, names, packed, hash_bytes, rows)
+    return python_name_rows(parts, names, packed, hash_bytes, rows)
+
+
+def forget_rows(parts: list[dict[bytes, int]], names: list[bytes], hash_bytes: int, rows: list[int]) -> bytes:
+    """Takes the names of these rows, each of which has one; packed, in their order."""
+    if HOT:
+        return _hot.forget_rows(parts, names, hash_bytes, rows)
+    return python_forget_rows(parts, names, hash_bytes, rows)
 
 
 def find_present(
@@ -229,3 +246,28 @@ def python_find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: i
     hashes = [packed[at : at + hash_bytes] for at in range(0, len(packed), hash_bytes)]
     count = len(parts)
     return np.array([parts[h[0] % count].get(h, -1) for h in hashes], dtype=np.int64)
+
+
+def python_name_rows(
+    parts: list[dict[bytes, int]], names: list[bytes], packed: bytes, hash_bytes: int, rows: list[int]
+) -> bool:
+    """name_rows without C."""
+    hashes = [packed[at : at + hash_bytes] for at in range(0, len(packed), hash_bytes)]
+    count = len(parts)
+    if len(set(hashes)) < len(hashes) or any(one in parts[one[0] % count] for one in hashes):
+        return False
+    for one, row in zip(hashes, rows, strict=True):
+        names[row] = one
+        parts[one[0] % count][one] = row
+    return True
+
+
+def python_forget_rows(
+    parts: list[dict[bytes, int]], names: list[bytes], hash_bytes: int, rows: list[int]
+) -> bytes:
+    """forget_rows without C."""
+    hashes = [names[row] for row in rows]
+    for one, row in zip(hashes, rows, strict=True):
+        del parts[one[0] % len(parts)][one]
+        names[row] = b""
+    return b"".join(hashes)

@@ -24,6 +24,10 @@ from moonpool.store_client.transports.shm import ShmTransport
 needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
 HASHERS = [pytest.param(native.hash_keys, marks=needs_c), native.python_hash_keys]
 FINDERS = [pytest.param(native.find_rows, marks=needs_c), native.python_find_rows]
+NAMERS = [
+    pytest.param(native.name_rows, native.forget_rows, marks=needs_c),
+    (native.python_name_rows, native.python_forget_rows),
+]
 SAMPLERS = [pytest.param(native.sample_names, marks=needs_c), native.python_sample_names]
 GATHERERS = [pytest.param(native.gather, marks=needs_c), native.python_gather]
 PIECERS = [pytest.param(native.pieces, marks=needs_c), native.python_pieces]
@@ -52,6 +56,41 @@ def test_keys_of_every_length(hash_keys) -> None:  # type: ignore[no-untyped-def
 @pytest.mark.parametrize("bad", ["", "k" * (LONGEST + 1), "\ud800", b"bytes", None, 7])
 def test_the_first_bad_key_is_named(hash_keys, bad) -> None:  # type: ignore[no-untyped-def]
     assert hash_keys(["good", bad, ""], LONGEST) == 1
+
+
+@pytest.mark.parametrize(("name_rows", "forget_rows"), NAMERS)
+def test_rows_are_named_and_forgotten(name_rows, forget_rows) -> None:  # type: ignore[no-untyped-def]
+    hashes = [bytes([i % 7, i]) * 8 for i in range(40)]
+    parts: list[dict[bytes, int]] = [{} for _ in range(4)]
+    names = [b""] * 50
+    rows = list(range(49, 9, -1))
+    assert name_rows(parts, names, b"".join(hashes), 16, rows)
+    assert native.python_find_rows(parts, b"".join(hashes), 16).tolist() == rows
+    assert [names[row] for row in rows] == hashes and names[:10] == [b""] * 10
+
+    before = ([dict(part) for part in parts], list(names))
+    new = [bytes([i, 99]) * 8 for i in range(3)]
+    for refused in ([*new, hashes[5]], [*new, new[1]], [hashes[0]]):  # known already, or named twice
+        assert not name_rows(parts, names, b"".join(refused), 16, list(range(len(refused))))
+        assert (parts, names) == before
+
+    assert forget_rows(parts, names, 16, rows[3:20]) == b"".join(hashes[3:20])
+    assert native.python_find_rows(parts, b"".join(hashes), 16).tolist() == rows[:3] + [-1] * 17 + rows[20:]
+    assert [names[row] for row in rows] == hashes[:3] + [b""] * 17 + hashes[20:]
+    assert name_rows(parts, names, b"".join(hashes[3:20]), 16, rows[3:20]) and (parts, names) == before
+    assert name_rows(parts, names, b"", 16, []) and forget_rows(parts, names, 16, []) == b""
+
+
+@needs_c
+def test_rows_that_a_table_lacks_are_refused() -> None:
+    parts: list[dict[bytes, int]] = [{}, {}]
+    names = [b""] * 3
+    for rows in ([3], [-1], [0, 1]):
+        with pytest.raises(ValueError):
+            native.name_rows(parts, names, bytes(16), 16, rows)
+    with pytest.raises(ValueError):
+        native.forget_rows(parts, names, 16, [1])
+    assert parts == [{}, {}] and names == [b""] * 3
 
 
 @pytest.mark.parametrize("find_rows", FINDERS)

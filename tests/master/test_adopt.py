@@ -34,13 +34,15 @@ def columns(hashes: list[bytes], ranks: list[int]) -> EntryColumns:
     numbers = np.arange(len(hashes))
     slots, generations = numbers.astype(np.uint32), (numbers + 100).astype(np.uint64)
     lengths = (numbers * 10 + 1).astype(np.uint64)
-    return EntryColumns(hashes, np.array(ranks, dtype=np.uint16), [], [], slots, generations, lengths)
+    numbered = np.array(ranks, dtype=np.uint16)
+    return EntryColumns(hashes, b"".join(hashes), numbered, [], [], slots, generations, lengths)
 
 
 def part(entries: EntryColumns, index: int) -> EntryColumns:
     one = slice(index, index + 1)
     return EntryColumns(
         entries.hashes[one],
+        entries.hashes[index],
         entries.ranks[one],
         [],
         [],
