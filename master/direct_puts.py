@@ -1,7 +1,8 @@
-"""Direct puts: a writer may put plain objects to the node of its own host for a moment, without asking for each.
+"""Direct puts: a writer may put plain objects to one node for a moment, without asking for each.
 
-Only where the answer would be the same for all of them: one node on the host, which has room, no quota to be kept, nothing
-to be noted beside. Objects that are in the pool already are refused when they are reported: a writer that meets one asks
+Only where the answer would be the same for all of them: one node on the writer's host, or none there and one in all; which has
+room, no quota to be kept, nothing to be noted beside. Where several could be named each put goes to the one that has most room
+then, which nobody knows for the puts to come. Objects that are in the pool already are refused when they are reported: a writer that meets one asks
 again before it puts more.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from moonpool.master.node import Node
 from moonpool.master.nodes import Nodes
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.tenant_calls import TenantCalls
@@ -32,18 +34,17 @@ class DirectPuts:
 
     def allow(self, message: PutStart, reply: PutStarted, host: str) -> PutStarted:
         """The reply to a writer on that host, with what it may do from now on."""
-        here = self._nodes.writable_on(host) if host else []
-        if len(here) != 1 or not self._has_room(here[0].segment):
+        only = self._nodes.only_writable(host)
+        if only is None or not self._has_room(only):
             return reply
         direct_ms = [
-            DIRECT_MS if segment == here[0].segment and not any(answers) and self._is_plain(item) else 0
+            DIRECT_MS if segment == only.info.segment and not any(answers) and self._is_plain(item) else 0
             for item, answers, segment in zip(message.items, reply.answers, reply.segments, strict=True)
         ]
         return structs.replace(reply, direct_ms=direct_ms) if any(direct_ms) else reply
 
-    def _has_room(self, segment: bytes) -> bool:
-        node = self._nodes.get(segment)
-        if node is None or node.state is not NodeState.LIVE or node.naming or node.outstanding:
+    def _has_room(self, node: Node) -> bool:
+        if node.state is not NodeState.LIVE or node.naming or node.outstanding:
             return False
         free_bytes = node.free_bytes - self._shards.promised().get(node.index, 0)
         return free_bytes >= node.info.capacity_bytes // SPARE_SHARE

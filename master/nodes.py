@@ -268,6 +268,11 @@ class Nodes:
         """Segments of one host that may be written to."""
         return [_candidate(node) for node in self._by_host.get(host, {}).values()]
 
+    def only_writable(self, host: str) -> Node | None:
+        """The node that every put of a writer on that host goes to; None: there is none, or another one may be chosen."""
+        here = (self._by_host.get(host) if host else None) or self._writable
+        return next(iter(here.values())) if len(here) == 1 else None
+
     def writable(self) -> list[Candidate]:
         """Segments that may be written to: all of a small cluster, CANDIDATES_MAX of a large one."""
         return [_candidate(node) for node in self.takers()]

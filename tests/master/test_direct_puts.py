@@ -62,9 +62,19 @@ def test_a_writer_beside_the_only_node_may() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "host-b", "elsewhere"])
-def test_writers_of_other_hosts_may_not(host: str) -> None:
+def test_writers_of_other_hosts_may_where_there_is_one_node_in_all(host: str) -> None:
     cluster = pool()
-    assert start(cluster, item(cluster), host=host).direct_ms == []
+    assert start(cluster, item(cluster), host=host).direct_ms == [DIRECT_MS]
+    cluster.join("c")
+    cluster.heartbeat("c")
+    assert start(cluster, item(cluster, 1, 2), host=host).direct_ms == []
+    assert start(cluster, item(cluster, 2, 3)).direct_ms == [DIRECT_MS], (
+        "its own host's node is one all the same"
+    )
+    cluster.ask(Drain("c"))
+    assert start(cluster, item(cluster, 3, 4), host=host).direct_ms == [DIRECT_MS]
+    cluster.ask(Drain("a"))
+    assert start(cluster, item(cluster, 4, 5), host=host).answers == [bytes([PutAnswer.NO_NODE])]
 
 
 def little_room(cluster: PaperCluster) -> None:
