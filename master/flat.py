@@ -164,11 +164,14 @@ class FlatTable(Table):
             good &= view(layer.which)[rows] == NO_SEGMENT
         if score != FIRST_VICTIM:
             good &= np.floor(view(self.last_use_s)[rows]) <= score
-        once = np.zeros(len(rows), dtype=np.bool_)
-        once[np.unique(rows, return_index=True)[1]] = True
         if len(self.pins):
             good &= ~np.isin(rows, self.pins.rows())
-        return good & once
+        ordered = np.sort(rows)
+        if (ordered[1:] == ordered[:-1]).any():  # seldom: one that became a candidate again
+            once = np.zeros(len(rows), dtype=np.bool_)
+            once[np.unique(rows, return_index=True)[1]] = True
+            good &= once
+        return good
 
     def bytes_of(self, rows: I64) -> I64:
         """See Table."""

@@ -15,7 +15,7 @@ from moonpool.master.events import Events
 from moonpool.master.hard_requests import RECORDED, HardRequests
 from moonpool.master.membership.view import Member
 from moonpool.master.outcome import Push
-from moonpool.master.turns import LOOKUP_SLICE, SLICE_BLOCKS, Turns
+from moonpool.master.turns import LOOKUP_SLICE, PUT_SLICE, SLICE_BLOCKS, Turns
 from moonpool.schemas.clock import Clock
 from moonpool.schemas.errors import Forbidden, InvalidParams, Unavailable
 from moonpool.schemas.messages import (
@@ -121,7 +121,7 @@ class MasterHandler:
             return self._hard.handle(message, origin)
         if isinstance(message, (Remove, Clear)):
             return self._remove(message, origin)
-        parts = self._core.shards.slices(message, SLICE_BLOCKS)
+        parts = self._core.shards.slices(message, PUT_SLICE)
         if parts:
             return self._answer_parts(message, parts, origin)
         outcome = self._core.handle(message, self._clock.now_s(), origin)

@@ -10,7 +10,10 @@ from moonpool.schemas.messages import Message
 from moonpool.schemas.routing import Part, merged
 
 SLICE_BLOCKS = 512
-"""Blocks of one slice: a run's. Probing them and keeping their promises takes a millisecond or two."""
+"""Blocks of one slice: a run's."""
+
+PUT_SLICE = 1024
+"""Of a PutStart, whose items are never cut: half a microsecond a block."""
 
 LOOKUP_SLICE = 8192
 """Rows of one slice where they are only looked up: less than a millisecond, and what a client asks for at once."""

@@ -160,7 +160,8 @@ class OrderedRows:
             return False
         for row in self._open:
             self._calendar.push(self._open_score, row)
-        rows: I64 = np.unique(np.array(self._calendar.take(), dtype=np.int64))
+        rows: I64 = np.sort(np.array(self._calendar.take(), dtype=np.int64))
+        rows = rows[np.append(True, rows[1:] != rows[:-1])]
         self._open = OpenEntries(-self._depths_of(rows), rows)
         self._open_score = key
         return True
