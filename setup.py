@@ -6,6 +6,7 @@ Without a compiler the wheel is built all the same: store_client/native.py has t
 from __future__ import annotations
 
 import shutil
+from glob import glob
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -28,15 +29,8 @@ class BuildWithSwitch(build_py):
 
 HOT = Extension(
     "moonpool.store_client._hot",
-    [
-        "store_client/hot.c",
-        "store_client/hot_names.c",
-        "store_client/hot_rows.c",
-        "store_client/hot_rpc.c",
-        "store_client/hot_slots.c",
-        "store_client/hot_puts.c",
-    ],
-    depends=["store_client/hot.h"],
+    sorted(glob("store_client/hot*.c")),
+    depends=sorted(glob("store_client/hot*.h")),
     optional=True,
     py_limited_api=True,
     extra_compile_args=["-O3", "-pthread"],

@@ -23,6 +23,24 @@ def read_slots(
     threads: int,
     /,
 ) -> bytes: ...
+def exchange_lanes(
+    columns: tuple[Any, Any, Any, Any, Any],
+    lanes: list[tuple[int, bool, bytes, bytes, int, int]],
+    deadline_s: float,
+    /,
+) -> list[tuple[int, bool, bytes]]: ...
+def serve_reads(
+    fd: int,
+    layout: Any,
+    cells: Any,
+    bytes_max: int,
+    idle_s: float,
+    stall_s: float,
+    bytes_a_second: float,
+    until_s: float,
+    /,
+) -> int: ...
+def swap(cells: Any, expected: int, value: int, /) -> bool: ...
 def fill_slots(columns: tuple[Any, Any, Any, Any, Any, Any], threads: int, /) -> bool: ...
 def exchange(fd: int, frame: bytes, deadline_s: float, limit_bytes: int, /) -> bytes: ...
 def send(fd: int, frame: bytes, deadline_s: float, /) -> None: ...

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* What a call takes and gives; native.py names the one it was written for. One more with each change of either. */
-#define HOT_FORMAT 7
+#define HOT_FORMAT 8
 
 /* A column of u64, to be released; -1 and an exception where it is none. */
 int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count);
@@ -25,6 +25,9 @@ PyObject *hot_read_slots(PyObject *self, PyObject *arguments);
 PyObject *hot_fill_slots(PyObject *self, PyObject *arguments);
 PyObject *hot_exchange(PyObject *self, PyObject *arguments);
 PyObject *hot_send(PyObject *self, PyObject *arguments);
+PyObject *hot_exchange_lanes(PyObject *self, PyObject *arguments);
+PyObject *hot_serve_reads(PyObject *self, PyObject *arguments);
+PyObject *hot_swap(PyObject *self, PyObject *arguments);
 PyObject *hot_gather(PyObject *self, PyObject *arguments);
 
 #endif

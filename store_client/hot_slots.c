@@ -1,5 +1,6 @@
 /* Copies of memory, and the slots of a mapped segment: what store_client/transports/shm.py does for each object. */
 #include "hot.h"
+#include "hot_slots.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -139,28 +140,6 @@ PyObject *hot_copy_pieces(PyObject *self, PyObject *arguments) {
 
 /* ------------------------------------------------------------------ slots */
 
-/* schemas/header.py */
-typedef struct {
-    uint64_t word, keyspace;
-    uint16_t rank, hash_bytes;
-    uint32_t position;
-    uint64_t length, checksum, session;
-    char block_hash[32], parent_hash[32];
-    uint32_t shard;
-    uint16_t key_bytes, flags;
-    uint64_t put_id;
-} Header;
-_Static_assert(sizeof(Header) == 128, "a header has 128 bytes");
-
-#define COMMITTED 2ULL
-#define GENERATION_BITS 56
-#define SLOT_INDEX_BITS 16
-
-/* What transports/mapped.py says of a segment: addresses in this process, and how its pages are cut. */
-typedef struct {
-    uint64_t data, headers, page_table, page_bytes, page_count, headers_per_page;
-} Layout;
-
 /* Columns of one entry an object, and of one entry a piece of memory; object i has the pieces offsets[i] to
  * offsets[i + 1]. */
 enum { LAYOUT, SLOTS, LENGTHS, ADDRESSES, SIZES, OFFSETS, GENERATIONS, HASHES, STARTS, CHECKSUMS, COLUMNS };
@@ -212,17 +191,6 @@ static int take(Columns *columns, PyObject *const *objects, int count) {
     return -1;
 }
 
-/* Where a slot's bytes begin; 0 where slot and length don't lie inside their page as it is cut now. */
-static uint64_t slot_address(const Layout *layout, uint32_t slot, uint64_t length) {
-    uint64_t page = slot >> SLOT_INDEX_BITS, index = slot & ((1 << SLOT_INDEX_BITS) - 1);
-    if (page >= layout->page_count)
-        return 0;
-    uint64_t size = ((const volatile uint32_t *)(uintptr_t)layout->page_table)[page];
-    if (!size || index >= layout->page_bytes / size || index >= layout->headers_per_page || length > size)
-        return 0;
-    return layout->data + page * layout->page_bytes + index * size;
-}
-
 /* Copies between slots and pieces: of those objects whose slots were found. 0 where there is no memory. */
 static int copy_slots(const Columns *columns, const uint64_t *starts, int into_slots, long threads) {
     const uint64_t *addresses = columns->views[ADDRESSES].buf, *sizes = columns->views[SIZES].buf;
@@ -270,13 +238,12 @@ PyObject *hot_read_slots(PyObject *self, PyObject *arguments) {
     static const char zeros[32]; /* what a header has behind a shorter hash */
     size_t hash_bytes = (size_t)columns.views[HASHES].itemsize;
     for (Py_ssize_t i = 0; i < columns.objects; i++)
-        starts[i] = slot_address(layout, slots[i], lengths[i]);
+        starts[i] = hot_slot_address(layout, slots[i], lengths[i]);
     if (right && copy_slots(&columns, starts, 0, threads)) {
         atomic_thread_fence(memory_order_acquire); /* headers count as of after the copy (I3) */
         char *holds = PyBytes_AsString(right);
         for (Py_ssize_t i = 0; i < columns.objects; i++) {
-            uint64_t row = (slots[i] >> SLOT_INDEX_BITS) * layout->headers_per_page + (slots[i] & ((1 << SLOT_INDEX_BITS) - 1));
-            const volatile Header *header = (const Header *)(uintptr_t)layout->headers + row;
+            const volatile Header *header = hot_header(layout, slots[i]);
             holds[i] = starts[i] && header->word == (generations[i] | COMMITTED << GENERATION_BITS) &&
                        header->keyspace == keyspace && header->rank == rank && header->length == lengths[i] &&
                        !memcmp((const char *)header->block_hash, (const char *)columns.views[HASHES].buf + hash_bytes * i, hash_bytes) &&
@@ -304,7 +271,7 @@ PyObject *hot_fill_slots(PyObject *self, PyObject *arguments) {
     int inside = 1, done = 0;
     for (Py_ssize_t i = 0; starts && i < columns.objects; i++) {
         uint32_t slot = ((const uint32_t *)columns.views[SLOTS].buf)[i];
-        starts[i] = slot_address(columns.views[LAYOUT].buf, slot, ((const uint64_t *)columns.views[LENGTHS].buf)[i]);
+        starts[i] = hot_slot_address(columns.views[LAYOUT].buf, slot, ((const uint64_t *)columns.views[LENGTHS].buf)[i]);
         inside = inside && starts[i];
     }
     if (starts)

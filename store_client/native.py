@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.schemas.packed import I64, U32, U64
+from moonpool.schemas.packed import I64, U8, U32, U64
 from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 7
+FORMAT = 8
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -39,6 +39,22 @@ FlatColumns = tuple[list[dict[bytes, int]], int, int, Any, Any, Any, Any, Any, A
 """Of a flat table: dicts from hash to row, bytes of a hash, ranks, and its columns: see FlatTable.native."""
 
 KEY_HASH_BYTES = 16
+
+LaneExchange = tuple[int, bool, bytes, bytes, int, int]
+"""One lane's part of `exchange_lanes`: descriptor of its socket, whether it lay idle before, the request, the answer's
+frame as far as its statuses (empty: the objects' bytes are sent behind the request), first object, how many."""
+
+LANE_OTHER = -1
+"""Something else was answered, and lies behind what was taken of it."""
+LANE_STALE = -2
+"""It was closed while it lay idle; nothing was sent."""
+
+LANE_PYTHONS = -1
+"""A request has come that is no plain LaneRead. It is still in the socket."""
+LANE_IDLE = -2
+"""No request came in time."""
+LANE_RETIRED = -3
+"""It was ended while it was idle."""
 
 PIECES_MAX = 64
 """Of objects that `gather` takes."""
@@ -177,6 +193,37 @@ def exchange(fd: int, frame: bytes, deadline_s: float, limit_bytes: int) -> byte
 def send(fd: int, frame: bytes, deadline_s: float) -> None:
     """Sends a whole frame. Only where HOT. Raises OSError."""
     _hot.send(fd, frame, deadline_s)
+
+
+def exchange_lanes(
+    columns: tuple[I64, U64, U64, U8, U8], lanes: list[LaneExchange], deadline_s: float
+) -> list[tuple[int, bool, bytes]]:
+    """Exchanges on several plain lanes at once, without the interpreter lock: on each a request is sent, and what answers
+    it comes in. `columns` are of all lanes' objects: offsets, addresses and sizes of their pieces, and for reads the
+    statuses and the room for a header each; those of a lane's objects that came lie one after the other from its first
+    on. Returns for each lane how it ended (0, errno or one of LANE_), whether a byte of an answer had come, and the
+    reply so far where it is LANE_OTHER. Only where HOT: Lane has the same in Python. Raises ValueError."""
+    return _hot.exchange_lanes(columns, lanes, deadline_s)
+
+
+def serve_reads(
+    fd: int,
+    layout: U64,
+    cells: U64,
+    bytes_max: int,
+    idle_s: float,
+    stall_s: float,
+    bytes_a_second: int,
+    until_s: float,
+) -> int:
+    """Answers LaneReads on a plain lane, without the interpreter lock, until there is something else to do: errno of
+    what broke, or one of LANE_. `cells`: see Turn. Only where HOT: node/lane.py has the same in Python."""
+    return _hot.serve_reads(fd, layout, cells, bytes_max, idle_s, stall_s, bytes_a_second, until_s)
+
+
+def swap(cells: U64, expected: int, value: int) -> bool:
+    """Sets the first cell where it has the expected value; whether it had. At once for C as well. Only where HOT."""
+    return _hot.swap(cells, expected, value)
 
 
 def python_hash_keys(keys: Sequence[str], bytes_max: int) -> bytes | int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
+import os
 import socket
 import ssl
 import threading
@@ -20,6 +22,7 @@ from moonpool.schemas.errors import (
     InvalidParams,
     MoonpoolError,
     ProtocolError,
+    RpcFailed,
     TooLarge,
     Unauthorized,
     VersionMismatch,
@@ -45,17 +48,21 @@ from moonpool.schemas.messages import (
     decode_lane_request,
     encode,
 )
-from moonpool.schemas.packed import I64, U8, U32, U64, count_of, u32s, u64s
+from moonpool.schemas.packed import U32, U64, count_of, u32s, u64s
+from moonpool.store_client import native
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import fence, words_of
 from moonpool.store_client.node.items import BLOCKS_MAX
 from moonpool.store_client.node.keyspaces import check_registering
 from moonpool.store_client.node.lane_io import has_bytes, receive, receive_frame, send, set_pause, shake_hands
+from moonpool.store_client.node.lane_places import payloads, places, scrap
+from moonpool.store_client.node.lane_turn import Turn
 from moonpool.store_client.node.listing import key_texts
 from moonpool.store_client.node.puts import LANES
 from moonpool.store_client.node.report_streams import Visible
 from moonpool.store_client.node.reports import Surplus
 from moonpool.store_client.node.scoped_reads import checked_pieces, own_headers
+from moonpool.store_client.raw_memory import address_of
 from moonpool.store_client.rpc.access import NOBODY, WITHDRAWN, Access, Admission, check_role, forbidden
 from moonpool.store_client.rpc.server_spans import ServerSpans
 from moonpool.store_client.rpc.tls import ServerTls, cut
@@ -71,8 +78,6 @@ BYTES_MAX = 8 << 30
 
 BYTES_A_SECOND_MIN = 8 << 20
 """A peer that is slower than this over a whole exchange is closed: its slots are not its own."""
-
-SCRAP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +116,35 @@ class Lane:
         self._core = core
         self._hooks = hooks
         self._memory = core.slots.data.data  # a memoryview: slices of it cost no copy
-        self.bytes_read = 0
         self.bytes_written = 0
         self._parent = ""
         """The traceparent of the exchange under way."""
-        self._turn = threading.Lock()
-        self.idle_since_s: float | None = None
-        """Monotonic; None while it shakes hands or has an exchange under way."""
+        self._turn = Turn()
+        self._lock = threading.Lock()  # of the socket, which TLS wraps in another one
+        self._layout = core.slots.layout.native(address_of(core.slots.data)) if native.HOT else None
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """See Turn."""
+        return self._turn.idle_since_s
+
+    @property
+    def bytes_read(self) -> int:
+        """See Turn."""
+        return self._turn.bytes_read
 
     def retire(self) -> bool:
         """Ends a lane that is idle. False where it isn't, or where a request has arrived. One that is on its way still
         finds a closed lane, not a byte of it is taken, and its client repeats it on a fresh one."""
-        with self._turn:
-            if self.idle_since_s is None or has_bytes(self._sock):
+        with self._lock:
+            if self.idle_since_s is None or has_bytes(self._sock) or not self._turn.retire():
                 return False
             cut(self._sock)
             return True
 
     def cut(self) -> None:
         """Makes `run` end soon."""
-        with self._turn:
+        with self._lock:
             cut(self._sock)
 
     def close(self) -> None:
@@ -147,7 +161,8 @@ class Lane:
             request_id = self._shake_hands()
             set_pause(self._sock, STALL_S)
             while True:
-                self._set_idle(time.monotonic())
+                if not self._serve_reads():
+                    self._turn.rest()
                 request_id, message = self._next(FRAME_BYTES_MAX, STALL_S, IDLE_S)
                 if self._parent:
                     self._answer_traced(request_id, message)
@@ -161,7 +176,7 @@ class Lane:
 
     def _secure(self, tls: ServerTls) -> None:
         """The TLS handshake. Raises MoonpoolError."""
-        with self._turn:
+        with self._lock:
             self._sock = tls.wrap(self._sock)
         shake_hands(self._sock, time.monotonic() + HANDSHAKE_S, self._peer)
         set_pause(self._sock, HANDSHAKE_S)
@@ -184,13 +199,28 @@ class Lane:
     def _welcome(self) -> Welcome:
         return Welcome(PROTOCOL_VERSION, "node", 0, FRAME_BYTES_MAX, traces=self._hooks.spans is not None)
 
-    def _set_idle(self, since_s: float | None) -> None:
-        with self._turn:
-            self.idle_since_s = since_s
+    def _serve_reads(self) -> bool:
+        """Answers reads without the interpreter, where they are such that it may, until another request has come, which
+        begins with this. False where it may not. Raises MoonpoolError."""
+        until_s = self._access.certain_until_s()
+        identity = self._admission.identity
+        plain = self._tls is None and identity.sees_all and identity.may(LaneRead)
+        if self._layout is None or not plain or not self._access.holds(self._admission):
+            return False
+        limits = (BYTES_MAX, IDLE_S, STALL_S, BYTES_A_SECOND_MIN, until_s)
+        code = native.serve_reads(self._sock.fileno(), self._layout, self._turn.cells, *limits)
+        if code == native.LANE_PYTHONS:
+            return True
+        if code in (native.LANE_IDLE, errno.EAGAIN, errno.ETIMEDOUT):
+            what = "with a request" if code == native.LANE_IDLE else "by reading"
+            raise DeadlineExceeded(peer=self._peer, what=what, timeout_s=STALL_S)
+        reason = "retired" if code == native.LANE_RETIRED else os.strerror(code)
+        raise RpcFailed(peer=self._peer, reason=reason)
 
     def _next(self, limit_bytes: int, timeout_s: float, idle_s: float = 0.0) -> tuple[int, Message]:
         def begun() -> None:
-            self._set_idle(None)
+            if not self._turn.begin():
+                raise RpcFailed(peer=self._peer, reason="retired")
 
         request_id, body = receive_frame(self._sock, limit_bytes, timeout_s, self._peer, begun, idle_s)
         try:
@@ -261,7 +291,7 @@ class Lane:
         frame = encode_frame(request_id, encode(LaneData(statuses.tobytes())))
         sizes = lengths[good].astype(np.int64)
         if own is None:
-            payload = self._pieces(offsets[good], sizes)
+            payload = payloads(self._memory, offsets[good], sizes)
             send(self._sock, [frame, *payload], deadline_s, self._peer, more=bool(payload))
         else:
             send(self._sock, [frame], deadline_s, self._peer)
@@ -274,18 +304,7 @@ class Lane:
         if own is not None:
             trailer = own_headers(trailer, own)
         send(self._sock, [trailer.tobytes()] if len(rows) else [], deadline_s, self._peer)
-        self.bytes_read += total
-
-    def _pieces(self, starts: I64, lengths: I64) -> list[memoryview]:
-        """Payloads in order, neighbours joined."""
-        held = lengths > 0
-        starts, ends = starts[held], starts[held] + lengths[held]
-        if not len(starts):
-            return []
-        breaks = np.flatnonzero(starts[1:] != ends[:-1])
-        firsts = starts[np.concatenate(([0], breaks + 1))].tolist()
-        lasts = ends[np.concatenate((breaks, [len(ends) - 1]))].tolist()
-        return [self._memory[first:last] for first, last in zip(firsts, lasts, strict=True)]
+        self._turn.count(total)
 
     def _tell_keys(self, request_id: int, message: LaneKeys) -> None:
         if self._admission.identity.may(LaneKeys):
@@ -311,11 +330,13 @@ class Lane:
                 self._core.keyspaces.check_visible([message.item.keyspace], self._admission.identity)
             granted = self._hooks.begin(put_id, message.item)
         except MoonpoolError as error:
-            receive(self._sock, self._scrap(total), deadline_s, self._peer)
+            receive(self._sock, scrap(total), deadline_s, self._peer)
             self._say_failed(request_id, error)
             return
         try:
-            receive(self._sock, self._places(granted, lengths), deadline_s, self._peer)
+            receive(
+                self._sock, places(self._core.slots, self._memory, granted, lengths), deadline_s, self._peer
+            )
         except BaseException:
             with self._core.lock:
                 self._core.revoke(LANES, [put_id])
@@ -331,28 +352,6 @@ class Lane:
             self._say_failed(request_id, error)
         else:
             self._reply(request_id, Granted(message.put_id, statuses, granted.slots, granted.generations))
-
-    def _places(self, granted: Granted, lengths: list[int]) -> list[memoryview]:
-        """Where the payload goes: slots, or scrap for what got none."""
-        slots, sizes = u32s(granted.slots), np.array(lengths, dtype=np.int64)
-        taken: U8 = np.frombuffer(granted.statuses, dtype=np.uint8) == Status.OK
-        layout, slot_bytes = self._core.slots.layout, self._core.slots.allocator.slot_bytes
-        if taken.all():
-            return self._pieces(layout.data_offsets(slots, slot_bytes[slots >> 16]), sizes)
-        pieces: list[memoryview] = []
-        for block, ok in enumerate(taken.tolist()):
-            if ok:
-                here = slice(block, block + 1)
-                start = layout.data_offsets(slots[here], slot_bytes[slots[here] >> 16])
-                pieces += self._pieces(start, sizes[here])
-            else:
-                pieces += self._scrap(lengths[block])
-        return pieces
-
-    def _scrap(self, size_bytes: int) -> list[memoryview]:
-        """Room for bytes that nobody wants: one small buffer, over and over."""
-        scrap = memoryview(bytearray(min(size_bytes, SCRAP_BYTES)))
-        return [scrap[: min(SCRAP_BYTES, size_bytes - done)] for done in range(0, size_bytes, SCRAP_BYTES)]
 
     def _await_visible(self, seen: Future[Surplus]) -> None:
         try:

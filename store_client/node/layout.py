@@ -132,6 +132,12 @@ class Layout:
         """How many slots of that size a page has."""
         return min(self.page_bytes // slot_bytes, self.headers_per_page)
 
+    def native(self, address: int) -> U64:
+        """The segment as it is mapped at `address`, for loops in C (hot_slots.h)."""
+        places = (self.data_offset, self.header_offset, PAGE_TABLE_OFFSET)
+        sizes = (self.page_bytes, self.page_count, self.headers_per_page)
+        return np.array([*(address + place for place in places), *sizes], dtype=np.uint64)
+
     def header_rows(self, slots: U32) -> NDArray[np.intp]:
         """Row of each slot's header in the header region, as a table of 128-byte rows."""
         pages = (slots >> SLOT_INDEX_BITS).astype(np.intp)

@@ -51,6 +51,10 @@ class Access:
             raise Unauthorized(detail="this server doesn't know the token")
         return Admission(identity, digest, version)
 
+    def certain_until_s(self) -> float:
+        """Until when (monotonic) no token is withdrawn: what `holds` says after this was asked."""
+        return float("inf") if self._tokens is None else self._tokens.looks_next_s()
+
     def holds(self, admission: Admission) -> bool:
         """Whether the token still stands for the same identity. Cheap while the tokens file doesn't change."""
         if self._tokens is None or self._tokens.refresh() == admission.version:

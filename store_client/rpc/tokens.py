@@ -53,6 +53,11 @@ class TokenFile:
                 self._lock.release()
         return self.version
 
+    def looks_next_s(self) -> float:
+        """Before that time (monotonic) nothing changes."""
+        with self._lock:
+            return self._looked_s + LOOK_EVERY_S
+
     def _look(self) -> None:
         try:
             state = state_of(self._path)

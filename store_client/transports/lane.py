@@ -79,7 +79,15 @@ class Lane:
 
     def read(self, request: LaneRead, into: Fragments, deadline_s: float) -> tuple[U8, Headers]:
         """Statuses of all objects, and the headers of those that are OK, whose pieces have been filled."""
-        reply = self._exchange(request, deadline_s, _data_frame_bytes(into.count))
+        return self._take_data(
+            self._exchange(request, deadline_s, _data_frame_bytes(into.count)), into, deadline_s
+        )
+
+    def finish_read(self, taken: bytes, into: Fragments, deadline_s: float) -> tuple[U8, Headers]:
+        """The same where the request has been sent, and so much of its answer has been taken."""
+        return self._take_data(self._reply(deadline_s, taken=taken), into, deadline_s)
+
+    def _take_data(self, reply: LaneReply, into: Fragments, deadline_s: float) -> tuple[U8, Headers]:
         if not isinstance(reply, LaneData) or len(reply.statuses) != into.count:
             raise ProtocolError(peer=self.peer, reason=f"{type(reply).__name__} in answer to LaneRead")
         statuses = np.frombuffer(reply.statuses, dtype=np.uint8).copy()
@@ -98,7 +106,7 @@ class Lane:
     def write(self, request: LaneWrite, source: Fragments, deadline_s: float) -> Granted:
         """Sends the payload behind the request. Raises what the node answers with Failed."""
         self.started = False
-        frame = self._frame(request)
+        frame = np.frombuffer(self.frame(request), dtype=np.uint8)
         head = np.array([address_of(frame)], dtype=np.uint64)
         addresses = np.concatenate((head, source.addresses))
         sizes = np.concatenate((np.array([frame.nbytes], dtype=np.uint64), source.sizes))
@@ -138,26 +146,32 @@ class Lane:
 
     def _exchange(self, request: Message, deadline_s: float, likely_bytes: int = PREFIX.size) -> LaneReply:
         self.started = False
-        self._send(self._frame(request), deadline_s)
+        self._send(self.frame(request), deadline_s)
         return self._reply(deadline_s, likely_bytes)
 
-    def _frame(self, request: Message) -> U8:
+    def frame(self, request: Message) -> bytes:
+        """A request as it is sent."""
         body = encode(request)
         if self._traces:
             body = with_trace(traceparent.get(), body)
-        return np.frombuffer(encode_frame(1, body), dtype=np.uint8)
+        return encode_frame(1, body)
 
-    def _send(self, frame: U8, deadline_s: float) -> None:
+    def fileno(self) -> int:
+        """Of its socket, which has no TLS where there is no ClientTls."""
+        return self._sock.fileno()
+
+    def _send(self, frame: bytes, deadline_s: float) -> None:
         set_timeout(self._sock, socket.SO_SNDTIMEO, deadline_s)
         try:
-            self._sock.sendall(frame.data)
+            self._sock.sendall(frame)
         except BlockingIOError as error:
             raise TimeoutError("deadline") from error
 
-    def _reply(self, deadline_s: float, likely_bytes: int = PREFIX.size) -> LaneReply:
-        """The next frame. `likely_bytes`: of the whole frame, where that can be told; what is behind it stays in the
-        socket. Raises what it says where it is Failed."""
-        taken = self._take(PREFIX.size, deadline_s, likely_bytes)
+    def _reply(self, deadline_s: float, likely_bytes: int = PREFIX.size, taken: bytes = b"") -> LaneReply:
+        """The next frame, of which so much was `taken` before. `likely_bytes`: of the whole frame, where that can be told;
+        what is behind it stays in the socket. Raises what it says where it is Failed."""
+        if len(taken) < PREFIX.size:
+            taken += self._take(PREFIX.size - len(taken), deadline_s, likely_bytes)
         length, _ = PREFIX.unpack_from(taken)
         check_length(length, FRAME_BYTES_MAX, self.peer)
         rest = length + 4 - len(taken)

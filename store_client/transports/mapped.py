@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from moonpool.schemas.errors import TransferFailed
 from moonpool.schemas.header import HEADER_DTYPE, Headers
 from moonpool.schemas.packed import U8, U32, U64
-from moonpool.store_client.node.layout import HEAD_BYTES, PAGE_TABLE_OFFSET, Head, page_table
+from moonpool.store_client.node.layout import HEAD_BYTES, Head, page_table
 from moonpool.store_client.raw_memory import address_of
 
 MADV_POPULATE_WRITE = 23
@@ -51,18 +51,7 @@ class MappedSegment:
         self.data_address = self.address + head.layout.data_offset
         self.data_bytes = head.layout.capacity_bytes
         self._page_table = page_table(self._mmap, self.layout)
-        self.native_layout: U64 = np.array(
-            [
-                self.data_address,
-                self.address + self.layout.header_offset,
-                self.address + PAGE_TABLE_OFFSET,
-                self.layout.page_bytes,
-                self.layout.page_count,
-                self.layout.headers_per_page,
-            ],
-            dtype=np.uint64,
-        )
-        """The same for loops in C (hot_slots.c)."""
+        self.native_layout: U64 = head.layout.native(self.address)
         rows = self.layout.page_count * self.layout.headers_per_page
         self._headers: Headers = np.frombuffer(
             self._mmap, dtype=HEADER_DTYPE, count=rows, offset=self.layout.header_offset

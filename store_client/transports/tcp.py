@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.schemas.errors import MoonpoolError
-from moonpool.schemas.messages import Hello, LaneKeys, LaneRead, LaneWrite, NodeInfo, Status, decode_from_node
+from moonpool.schemas.messages import Hello, LaneKeys, LaneWrite, NodeInfo, Status, decode_from_node
 from moonpool.schemas.packed import U8, U32, U64, pack_u32, pack_u64
+from moonpool.store_client import native
 from moonpool.store_client.gate import Gate
 from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
-from moonpool.store_client.transports.lane_pool import LanePool
-from moonpool.store_client.transports.pieces import batches_of, split_evenly
-from moonpool.store_client.transports.proof import judge, sent_of
+from moonpool.store_client.transports.lane_pool import LanePool, Share
+from moonpool.store_client.transports.lane_reads import LaneReads
+from moonpool.store_client.transports.pieces import batches_of, split_evenly, total_bytes
 from moonpool.store_client.transports.small_door import SmallDoor, is_small
 from moonpool.store_client.workers import Workers
 
@@ -32,6 +35,11 @@ EXCHANGE_BYTES = 32 << 20
 EXCHANGE_OBJECTS = 4096
 LANE_BYTES_MIN = 1 << 20
 """A smaller share isn't worth another lane."""
+
+THREADS_FROM_BYTES = 4 << 20
+"""Of one read: from here on a thread a lane, where there are cores for them."""
+
+CORES = os.cpu_count() or 1
 
 
 class TcpTransport:
@@ -64,23 +72,16 @@ class TcpTransport:
 
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:
         """See Transport."""
-        statuses = np.full(len(batch.slots), Status.FAILED, dtype=np.uint8)
-
-        def share(objects: NDArray[np.intp]) -> None:
-            for part in batches_of(batch.lengths[objects], EXCHANGE_OBJECTS, EXCHANGE_BYTES):
-                index = objects[part]
-                statuses[index] = self._read_part(batch, index, deadline_s)
-
-        def small(door: SmallDoor) -> None:
-            statuses[:] = door.read(batch, deadline_s)
-
+        reads = LaneReads(batch)
         with self._gate:
             if self.door is not None and self.door.takes(batch):
-                shares = [partial(small, self.door)]
-            else:
-                shares = [partial(share, group) for group in self._shares(batch.lengths)]
-            self._spread(shares, deadline_s)
-        return statuses
+                self._guarded(partial(self._read_small, self.door, reads, deadline_s))
+                return reads.statuses
+            tasks = [
+                partial(self._read, reads, shares, deadline_s) for shares in self._read_shares(batch.lengths)
+            ]
+            self._spread(tasks, deadline_s)
+        return reads.judge()
 
     def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
         """See Transport."""
@@ -117,30 +118,38 @@ class TcpTransport:
     def _shares(self, lengths: NDArray[np.uint64]) -> list[NDArray[np.intp]]:
         return split_evenly(lengths, self._count, LANE_BYTES_MIN)
 
-    def _spread(self, shares: Sequence[Callable[[], None]], deadline_s: float) -> None:
-        """Does all shares, the first one in this thread. One that fails, or is never begun, leaves its
+    def _read_shares(self, lengths: NDArray[np.uint64]) -> list[list[Share]]:
+        """What is asked for in one exchange each, by thread: one reads from several lanes at once, but from as many bytes
+        on as THREADS_FROM_BYTES more copy faster, where there are cores for that."""
+        by_lane = [
+            [
+                (int(group[0]) + part.start, int(group[0]) + part.stop)
+                for part in batches_of(lengths[group], EXCHANGE_OBJECTS, EXCHANGE_BYTES)
+            ]
+            for group in self._shares(lengths)
+        ]
+        if len(by_lane) > 1 and native.HOT and (CORES < 4 or total_bytes(lengths) < THREADS_FROM_BYTES):
+            return [[share for shares in zip_longest(*by_lane) for share in shares if share is not None]]
+        return by_lane
+
+    def _spread(self, tasks: Sequence[Callable[[], None]], deadline_s: float) -> None:
+        """Does all of them, the first one in this thread. One that fails, or is never begun, leaves its
         statuses at FAILED."""
+        self._workers.run([partial(self._guarded, task) for task in tasks], deadline_s)
 
-        def guarded(share: Callable[[], None]) -> None:
-            try:
-                share()
-            except MoonpoolError as error:
-                log.warning("transfer with %s failed: %s", self._peer, error)
+    def _guarded(self, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except MoonpoolError as error:
+            log.warning("transfer with %s failed: %s", self._peer, error)
 
-        self._workers.run([partial(guarded, share) for share in shares], deadline_s)
+    def _read_small(self, door: SmallDoor, reads: LaneReads, deadline_s: float) -> None:
+        reads.statuses[:] = door.read(reads.batch, deadline_s)
 
-    def _read_part(self, batch: ReadBatch, index: NDArray[np.intp], deadline_s: float) -> U8:
-        if len(index) < batch.into.count:
-            batch = batch.part(index)
-        request = LaneRead(pack_u32(batch.slots), pack_u64(batch.generations), pack_u64(batch.lengths))
-        into = batch.into
-        spec = self._spec_of(batch.keyspace)
-        statuses, headers = self._lanes.exchange(
-            lambda lane: lane.read(request, into, deadline_s), spec, deadline_s
-        )
-        sent, there = sent_of(batch, statuses)
-        judge(statuses, sent, there, headers)
-        return statuses
+    def _read(self, reads: LaneReads, shares: Sequence[Share], deadline_s: float) -> None:
+        spec = self._spec_of(reads.batch.keyspace)
+        for error in self._lanes.exchange_all(reads, shares, spec, deadline_s):
+            log.warning("transfer with %s failed: %s", self._peer, error)
 
     def _write_one(self, batch: WriteBatch, deadline_s: float) -> U8:
         if int(batch.lengths.max(initial=0)) > self._page_bytes:  # refused anyway: don't send it first
