@@ -6,6 +6,7 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 #include <stdint.h>
+#include <time.h>
 
 /* What a call takes and gives; native.py names the one it was written for. One more with each change of either. */
 #define HOT_FORMAT 8
@@ -15,6 +16,13 @@ int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count
 
 /* Appends a list's integers; how many, or -1 where one is no plain u64. */
 Py_ssize_t hot_append_u64s(PyObject *list, uint64_t *values);
+
+/* time.monotonic() */
+static inline double hot_now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 
 PyObject *hot_name_rows(PyObject *self, PyObject *arguments);
 PyObject *hot_forget_rows(PyObject *self, PyObject *arguments);

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 
 #define LANES_MAX 64
 #define PLACES_PER_CALL 1024 /* the kernel's IOV_MAX */
@@ -192,12 +191,6 @@ static int step(const Group *group, Lane *lane) {
     return 1;
 }
 
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Sleeps until a lane can go on. Returns what poll does. */
 static int wait_for(const Group *group, double left_s) {
     struct pollfd polls[LANES_MAX];
@@ -222,7 +215,7 @@ static int run(Group *group, double deadline_s) {
             }
         if (!open)
             return 0;
-        double left_s = deadline_s - now_s();
+        double left_s = deadline_s - hot_now_s();
         for (int i = 0; left_s <= 0 && i < group->count; i++)
             if (group->lanes[i].state != OVER)
                 end(&group->lanes[i], ETIMEDOUT);

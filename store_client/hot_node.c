@@ -50,12 +50,6 @@ typedef struct {
     Header headers[OBJECTS_MAX];
 } Lane;
 
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static uint64_t load_u64(const char *column, uint32_t i) {
     uint64_t value;
     memcpy(&value, column + 8 * (size_t)i, sizeof value);
@@ -155,7 +149,7 @@ static void find(Lane *lane) {
 /* 0, or errno: EAGAIN where the peer took nothing for the socket's pause. */
 static int send_all(const Lane *lane, struct iovec *pieces, size_t count, int flags, double deadline_s) {
     while (count) {
-        if (now_s() > deadline_s)
+        if (hot_now_s() > deadline_s)
             return ETIMEDOUT;
         struct msghdr message = {.msg_iov = pieces, .msg_iovlen = count < PIECES_PER_CALL ? count : PIECES_PER_CALL};
         ssize_t sent = sendmsg(lane->fd, &message, flags | MSG_NOSIGNAL);
@@ -172,7 +166,7 @@ static int send_all(const Lane *lane, struct iovec *pieces, size_t count, int fl
 
 /* Statuses, payloads, then the headers as they are once the last payload byte was copied out (I3). 0, or errno. */
 static int answer(Lane *lane) {
-    double deadline_s = now_s() + lane->stall_s + (double)lane->total / lane->bytes_a_second;
+    double deadline_s = hot_now_s() + lane->stall_s + (double)lane->total / lane->bytes_a_second;
     /* A header always follows a payload: until then the last segment isn't sent, and nobody woken for it alone. */
     int failure = send_all(lane, lane->pieces, lane->piece_count, lane->sent ? MSG_MORE : 0, deadline_s);
     if (failure || !lane->sent)
@@ -203,7 +197,7 @@ static int serve(Lane *lane) {
             continue;
         if (come == 0)
             return IDLE;
-        if (now_s() > lane->until_s || !peek(lane))
+        if (hot_now_s() > lane->until_s || !peek(lane))
             return PYTHONS;
         begin_reply(lane);
         find(lane);

@@ -161,6 +161,7 @@ class Lane:
             request_id = self._shake_hands()
             set_pause(self._sock, STALL_S)
             while True:
+                request_id = 0  # of what can't be told apart from noise
                 if not self._serve_reads():
                     self._turn.rest()
                 request_id, message = self._next(FRAME_BYTES_MAX, STALL_S, IDLE_S)

@@ -25,6 +25,7 @@ class Turn:
     def __init__(self) -> None:
         self.cells: U64 = np.zeros(2, dtype=np.uint64)
         self._lock = threading.Lock()
+        self._hot = native.HOT
 
     @property
     def idle_since_s(self) -> float | None:
@@ -57,7 +58,7 @@ class Turn:
     def _swap(self, expected: int, value: int) -> bool:
         if expected <= _RETIRED:
             return False
-        if native.HOT:
+        if self._hot:
             return native.swap(self.cells, expected, value)
         with self._lock:
             still = int(self.cells[0]) == expected

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 from support.lane_server import Served
 
+from moonpool.store_client import native
+
+needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
+
 
 @pytest.fixture
 def shm() -> Iterator[Path]:
@@ -19,8 +23,10 @@ def shm() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture
-def served() -> Iterator[Served]:
+@pytest.fixture(params=[pytest.param(True, marks=needs_c), False], ids=["c", "python"])
+def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A data port whose lanes answer reads in C, or in Python."""
+    monkeypatch.setattr(native, "HOT", request.param)
     made = Served()
     yield made
     made.server.close()

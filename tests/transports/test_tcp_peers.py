@@ -16,8 +16,11 @@ from transports.memory_transport import batch_of, scattered
 
 from moonpool.schemas.framing import PROTOCOL_VERSION, encode_frame
 from moonpool.schemas.header import SlotState, word_of
-from moonpool.schemas.messages import Hello, LaneData, Status, Welcome, encode
+from moonpool.schemas.messages import Failed, Hello, LaneData, Status, Welcome, encode
+from moonpool.store_client import native
 from moonpool.store_client.transports.tcp import TcpTransport
+
+needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
 
 
 def answer(payload: bytes = b"p" * SIZE, trailer: bytes = b"", repeat: bool = True) -> Serve:
@@ -37,8 +40,11 @@ def silent(sock: socket.socket) -> None:
     sock.recv(1)  # until the other side gives up
 
 
-@pytest.fixture
-def node() -> Iterator[Callable[..., tuple[BadNode, TcpTransport]]]:
+@pytest.fixture(params=[pytest.param(True, marks=needs_c), False], ids=["c", "python"])
+def node(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., tuple[BadNode, TcpTransport]]]:
+    monkeypatch.setattr(native, "HOT", request.param)
     with ExitStack() as stack:
 
         def make(*serve: Serve, lanes: int = 1) -> tuple[BadNode, TcpTransport]:
@@ -186,3 +192,163 @@ def test_close_ends_a_read_under_way(node: Callable[..., tuple[BadNode, TcpTrans
     thread.join()
     assert time.monotonic() - start_s < at_most(0.2)
     assert outcome == [Status.FAILED]
+
+
+BIG = 2 << 20
+"""Two of them go over two lanes."""
+
+
+def frame_of(*statuses: Status) -> bytes:
+    return encode_frame(1, encode(LaneData(bytes(statuses))))
+
+
+def sends(*parts: bytes, then: Callable[[], object] = lambda: None) -> Serve:
+    """Answers one request, waits for the other side to end."""
+
+    def serve(sock: socket.socket) -> None:
+        read_frame(sock)
+        for part in parts:
+            sock.sendall(part)
+        then()
+        sock.recv(1)
+
+    return serve
+
+
+def read_big(transport: TcpTransport, memory: np.ndarray, timeout_s: float = 30.0) -> list[int]:
+    batch = batch_of([0, 1], scattered(memory, 2, 1, BIG))
+    statuses: list[int] = transport.read(batch, time.monotonic() + timeout_s).tolist()
+    return statuses
+
+
+def test_a_refusal_on_one_lane_leaves_the_other(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
+    refuses = sends(encode_frame(1, encode(Failed(-1, "no"))))
+    good = sends(frame_of(Status.OK), b"p" * BIG, header(length=BIG))
+    _, transport = node(refuses, good, lanes=2)
+    memory = np.zeros(2 * BIG, dtype=np.uint8)
+    assert sorted(read_big(transport, memory)) == [Status.OK, Status.FAILED]
+    assert np.count_nonzero(memory == ord("p")) == BIG
+
+
+def test_a_lane_that_stands_still_costs_its_share_alone_and_never_lands_late(
+    node: Callable[..., tuple[BadNode, TcpTransport]],
+) -> None:
+    late = threading.Event()
+    half = [frame_of(Status.OK), b"p" * (BIG // 2)]
+
+    def stalls(sock: socket.socket) -> None:
+        read_frame(sock)
+        sock.sendall(b"".join(half))
+        late.wait(60)
+        sock.sendall(b"x" * (BIG // 2) + header(length=BIG))
+
+    good = sends(frame_of(Status.OK), b"p" * BIG, header(length=BIG))
+    _, transport = node(stalls, good, lanes=2)
+    memory = np.zeros(2 * BIG, dtype=np.uint8)
+    start_s = time.monotonic()
+    assert sorted(read_big(transport, memory, timeout_s=1.5)) == [Status.OK, Status.FAILED]
+    assert 1.4 < time.monotonic() - start_s < at_most(1.5)
+    late.set()
+    time.sleep(0.1)
+    assert not (memory == ord("x")).any()
+
+
+def test_lanes_that_all_died_idle_are_all_replaced(
+    node: Callable[..., tuple[BadNode, TcpTransport]],
+) -> None:
+    def once(sock: socket.socket) -> None:
+        read_frame(sock)
+        sock.sendall(frame_of(Status.OK) + b"p" * BIG + header(length=BIG))
+
+    bad, transport = node(once, lanes=2)
+    for number in range(3):
+        memory = np.zeros(2 * BIG, dtype=np.uint8)
+        assert read_big(transport, memory) == [Status.OK] * 2, number
+        assert (memory == ord("p")).all()
+        time.sleep(0.05)
+    assert bad.connections == 6
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x92\xa8LaneData\xc5\x00\x02\x00\x01",
+        b"\x93\xa8LaneData\xc4\x02\x00\x01\xc0",
+        b"\x92\xd9\x08LaneData\xc4\x02\x00\x01",
+    ],
+    ids=["a wider length", "a field of tomorrow", "a longer tag"],
+)
+def test_an_answer_may_be_packed_otherwise(
+    node: Callable[..., tuple[BadNode, TcpTransport]], body: bytes
+) -> None:
+    _, transport = node(sends(encode_frame(1, body), b"p" * SIZE + header()))
+    memory = np.zeros(2 * SIZE, dtype=np.uint8)
+    batch = batch_of([0, 1], scattered(memory, 2, 1, SIZE))
+    assert transport.read(batch, soon()).tolist() == [Status.OK, Status.MISSING]
+    assert memory.tobytes() == b"p" * SIZE + bytes(SIZE)
+
+
+def test_only_what_is_said_to_come_is_taken(node: Callable[..., tuple[BadNode, TcpTransport]]) -> None:
+    """Statuses of any value, payloads of those that are OK, and bytes behind them that nobody asked for."""
+    statuses = bytes([200, Status.OK, Status.MISSING, Status.OK, 255])
+    frame = encode_frame(1, encode(LaneData(statuses)))
+    payload = b"a" * SIZE + b"b" * SIZE + header() * 2
+    bad, transport = node(sends(frame, payload + b"more"), sends(frame, payload))
+    for number in range(2):
+        memory = np.zeros(5 * SIZE, dtype=np.uint8)
+        batch = batch_of(range(5), scattered(memory, 5, 2, SIZE // 2))
+        assert transport.read(batch, soon()).tolist() == list(statuses), number
+        halves = [
+            bytes(SIZE // 2),
+            b"a" * (SIZE // 2),
+            bytes(SIZE // 2),
+            b"b" * (SIZE // 2),
+            bytes(SIZE // 2),
+        ]
+        assert memory.tobytes() == b"".join(halves) * 2
+    assert bad.connections == 2, "a lane with bytes that nobody asked for is left"
+
+
+@pytest.mark.parametrize("cut", [3, 30, 40, 40 + BIG // 2, 40 + BIG + 5])
+def test_a_peer_that_dies_in_the_middle_costs_its_share(
+    node: Callable[..., tuple[BadNode, TcpTransport]], cut: int
+) -> None:
+    whole = frame_of(Status.OK) + b"p" * BIG + header(length=BIG)
+
+    def dies(sock: socket.socket) -> None:
+        read_frame(sock)
+        sock.sendall(whole[:cut])
+
+    bad, transport = node(dies, sends(whole), sends(whole), lanes=2)
+    memory = np.zeros(2 * BIG, dtype=np.uint8)
+    assert sorted(read_big(transport, memory)) == [Status.OK, Status.FAILED]
+    assert bad.connections == 2
+
+
+def test_busy_lanes_do_not_hold_up_those_that_are_free(
+    node: Callable[..., tuple[BadNode, TcpTransport]],
+) -> None:
+    """Another call has one of two lanes: what would go over two goes over the other one, share by share."""
+    waits = threading.Event()
+
+    def slow(sock: socket.socket) -> None:
+        read_frame(sock)
+        waits.wait(60)
+        sock.sendall(frame_of(Status.OK) + b"p" * SIZE + header())
+        sock.recv(1)
+
+    def good(sock: socket.socket) -> None:
+        while True:
+            read_frame(sock)
+            sock.sendall(frame_of(Status.OK) + b"p" * BIG + header(length=BIG))
+
+    bad, transport = node(slow, good, lanes=2)
+    outcome: list[int] = []
+    other = threading.Thread(target=lambda: outcome.append(read(transport, timeout_s=60)))
+    other.start()
+    wait_until(lambda: bad.connections)
+    memory = np.zeros(2 * BIG, dtype=np.uint8)
+    assert read_big(transport, memory) == [Status.OK] * 2
+    waits.set()
+    other.join()
+    assert outcome == [Status.OK]
