@@ -17,12 +17,14 @@ def find_places(
 def pieces(addresses: Any, sizes: Any, /) -> tuple[bytes, bytes, bytes, bytes] | None: ...
 def gather(addresses: Any, sizes: Any, bytes_max: int, /) -> tuple[bytes, bytes] | None: ...
 def read_slots(
-    columns: tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any],
+    columns: tuple[Any, Any, Any, Any, Any, Any, Any, Any],
     keyspace: int,
     rank: int,
     threads: int,
+    verify: bool,
+    missing: int,
     /,
-) -> bytes: ...
+) -> tuple[bytearray, bytes | None, bytes | None]: ...
 def exchange_lanes(
     columns: tuple[Any, Any, Any, Any, Any],
     lanes: list[tuple[int, bool, bytes, bytes, int, int]],

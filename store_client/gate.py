@@ -33,7 +33,7 @@ class Gate:
 
     def __enter__(self) -> Self:
         """Raises Closed and UsedAfterFork."""
-        if self.forked:
+        if os.getpid() != self._pid:
             raise UsedAfterFork(what=self._what, pid=self._pid)
         with self._lock:
             if self._closed:

@@ -157,15 +157,33 @@ class Getter:
     def read(self, wanted: Wanted, places: Places, again: Callable[[], Places], deadline_s: float) -> U8:
         """A Status an object. `again` locates the same objects once more; it may raise. Raises nothing."""
         if places.together(wanted.lengths):  # the usual case
-            statuses = self._read_segment(places.segments[0], wanted, places, deadline_s)
-            if not np.count_nonzero(statuses):  # all OK
-                return statuses
-            there = places.generations != 0
-        else:
-            there = places.generations != 0
-            statuses = np.where(there, _CORRUPT, _MISSING)
-            good = there & (places.lengths == wanted.lengths)
-            self._read(wanted, places, np.flatnonzero(good), statuses, deadline_s)
+            return self.read_together(wanted, places, again, deadline_s)
+        there = places.generations != 0
+        statuses = np.where(there, _CORRUPT, _MISSING)
+        good = there & (places.lengths == wanted.lengths)
+        self._read(wanted, places, np.flatnonzero(good), statuses, deadline_s)
+        self._mend(wanted, places, there, statuses, again, deadline_s)
+        return statuses
+
+    def read_together(
+        self, wanted: Wanted, places: Places, again: Callable[[], Places], deadline_s: float
+    ) -> U8:
+        """The same of `places` that are `together` with the wanted lengths."""
+        statuses = self._read_segment(places.segments[0], wanted, places, deadline_s)
+        if np.count_nonzero(statuses):
+            self._mend(wanted, places, places.generations != 0, statuses, again, deadline_s)
+        return statuses
+
+    def _mend(
+        self,
+        wanted: Wanted,
+        places: Places,
+        there: NDArray[np.bool_],
+        statuses: U8,
+        again: Callable[[], Places],
+        deadline_s: float,
+    ) -> None:
+        """Reads once more what has moved meanwhile, and reports what isn't what it should be."""
         gone = np.flatnonzero(there & ((statuses == _MISSING) | (statuses == _GONE)))
         if len(gone):
             statuses[gone] = _MISSING
@@ -173,7 +191,7 @@ class Getter:
                 places_now = again()
             except MoonpoolError as error:
                 log.debug("could not locate again: %s", error)
-                return statuses
+                return
             moved = places_now.moved(places)
             self._read(wanted, places_now, gone[moved[gone]], statuses, deadline_s)
             # Twice the same place, and not there: the index is wrong, and should hear of it.
@@ -181,7 +199,6 @@ class Getter:
             self._report(wanted, places, stale, deadline_s)
             places = places_now
         self._report(wanted, places, np.flatnonzero(statuses == _CORRUPT), deadline_s)
-        return statuses
 
     def _read(
         self, wanted: Wanted, places: Places, index: NDArray[np.intp], statuses: U8, deadline_s: float

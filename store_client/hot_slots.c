@@ -142,7 +142,7 @@ PyObject *hot_copy_pieces(PyObject *self, PyObject *arguments) {
 
 /* Columns of one entry an object, and of one entry a piece of memory; object i has the pieces offsets[i] to
  * offsets[i + 1]. */
-enum { LAYOUT, SLOTS, LENGTHS, ADDRESSES, SIZES, OFFSETS, GENERATIONS, HASHES, STARTS, CHECKSUMS, COLUMNS };
+enum { LAYOUT, SLOTS, LENGTHS, ADDRESSES, SIZES, OFFSETS, GENERATIONS, HASHES, COLUMNS };
 
 typedef struct {
     Py_buffer views[COLUMNS];
@@ -159,8 +159,7 @@ static void release(Columns *columns) {
 static int take(Columns *columns, PyObject *const *objects, int count) {
     columns->count = 0;
     for (int i = 0; i < count; i++) {
-        int flags = PyBUF_C_CONTIGUOUS | (i == STARTS || i == CHECKSUMS ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(objects[i], &columns->views[i], flags) < 0) {
+        if (PyObject_GetBuffer(objects[i], &columns->views[i], PyBUF_C_CONTIGUOUS) < 0) {
             release(columns);
             return -1;
         }
@@ -223,39 +222,52 @@ PyObject *hot_read_slots(PyObject *self, PyObject *arguments) {
     PyObject *objects[COLUMNS];
     Columns columns;
     unsigned long long keyspace;
-    int rank;
+    int rank, verify, missing;
     long threads;
-    if (!PyArg_ParseTuple(arguments, "(OOOOOOOOOO)Kil", &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
-                          &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &keyspace, &rank, &threads))
+    if (!PyArg_ParseTuple(arguments, "(OOOOOOOO)Kilii", &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
+                          &objects[5], &objects[6], &objects[7], &keyspace, &rank, &threads, &verify, &missing))
         return NULL;
     if (take(&columns, objects, COLUMNS) < 0)
         return NULL;
-    PyObject *right = PyBytes_FromStringAndSize(NULL, columns.objects);
+    PyObject *statuses = PyByteArray_FromStringAndSize(NULL, columns.objects), *answer = NULL;
+    PyObject *starts_bytes = PyBytes_FromStringAndSize(NULL, 8 * columns.objects);
+    PyObject *checksums_bytes = PyBytes_FromStringAndSize(NULL, 8 * columns.objects);
+    if (statuses == NULL || starts_bytes == NULL || checksums_bytes == NULL)
+        goto end;
     const Layout *layout = columns.views[LAYOUT].buf;
     const uint32_t *slots = columns.views[SLOTS].buf;
     const uint64_t *lengths = columns.views[LENGTHS].buf, *generations = columns.views[GENERATIONS].buf;
-    uint64_t *starts = columns.views[STARTS].buf, *checksums = columns.views[CHECKSUMS].buf;
+    uint64_t *starts = (uint64_t *)(void *)PyBytes_AsString(starts_bytes);
+    uint64_t *checksums = (uint64_t *)(void *)PyBytes_AsString(checksums_bytes), known = 0;
     static const char zeros[32]; /* what a header has behind a shorter hash */
     size_t hash_bytes = (size_t)columns.views[HASHES].itemsize;
     for (Py_ssize_t i = 0; i < columns.objects; i++)
         starts[i] = hot_slot_address(layout, slots[i], lengths[i]);
-    if (right && copy_slots(&columns, starts, 0, threads)) {
-        atomic_thread_fence(memory_order_acquire); /* headers count as of after the copy (I3) */
-        char *holds = PyBytes_AsString(right);
-        for (Py_ssize_t i = 0; i < columns.objects; i++) {
-            const volatile Header *header = hot_header(layout, slots[i]);
-            holds[i] = starts[i] && header->word == (generations[i] | COMMITTED << GENERATION_BITS) &&
-                       header->keyspace == keyspace && header->rank == rank && header->length == lengths[i] &&
-                       !memcmp((const char *)header->block_hash, (const char *)columns.views[HASHES].buf + hash_bytes * i, hash_bytes) &&
-                       !memcmp((const char *)header->block_hash + hash_bytes, zeros, 32 - hash_bytes);
-            checksums[i] = holds[i] ? header->checksum : 0;
-        }
-    } else {
-        Py_XDECREF(right);
-        right = PyErr_NoMemory();
+    if (!copy_slots(&columns, starts, 0, threads)) {
+        PyErr_NoMemory();
+        goto end;
     }
+    atomic_thread_fence(memory_order_acquire); /* headers count as of after the copy (I3) */
+    char *status = PyByteArray_AsString(statuses);
+    for (Py_ssize_t i = 0; i < columns.objects; i++) {
+        const volatile Header *header = hot_header(layout, slots[i]);
+        int holds = starts[i] && header->word == (generations[i] | COMMITTED << GENERATION_BITS) &&
+                    header->keyspace == keyspace && header->rank == rank && header->length == lengths[i] &&
+                    !memcmp((const char *)header->block_hash, (const char *)columns.views[HASHES].buf + hash_bytes * i, hash_bytes) &&
+                    !memcmp((const char *)header->block_hash + hash_bytes, zeros, 32 - hash_bytes);
+        status[i] = holds ? 0 : (char)missing;
+        known |= checksums[i] = holds ? header->checksum : 0;
+    }
+    if (verify && known)
+        answer = Py_BuildValue("OOO", statuses, starts_bytes, checksums_bytes);
+    else
+        answer = Py_BuildValue("OOO", statuses, Py_None, Py_None);
+end:
+    Py_XDECREF(statuses);
+    Py_XDECREF(starts_bytes);
+    Py_XDECREF(checksums_bytes);
     release(&columns);
-    return right;
+    return answer;
 }
 
 PyObject *hot_fill_slots(PyObject *self, PyObject *arguments) {

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moonpool.schemas.messages import Status
 from moonpool.schemas.packed import I64, U8, U32, U64
 from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 8
+FORMAT = 9
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -55,6 +56,8 @@ LANE_IDLE = -2
 """No request came in time."""
 LANE_RETIRED = -3
 """It was ended while it was idle."""
+
+_MISSING = int(Status.MISSING)
 
 PIECES_MAX = 64
 """Of objects that `gather` takes."""
@@ -165,15 +168,18 @@ def read_slots(
     keyspace: int,
     rank: int,
     into: Fragments,
-) -> tuple[bytes, U64, U64]:
-    """Copies objects from their slots, then reads the headers (I3). One entry an object: whether its header holds what
-    was asked for, the address of its slot (0: no such place, and nothing was copied), and its checksum. `layout`: see
-    MappedSegment; `hashes` are S32, or of fewer bytes. Only where HOT: ShmTransport has the same in Python. Raises ValueError."""
-    starts: U64 = np.empty(len(slots), dtype=np.uint64)
-    checksums: U64 = np.empty(len(slots), dtype=np.uint64)
-    pieces = (into.addresses, into.sizes, into.offsets)
-    columns = (layout, slots, lengths, *pieces, generations, hashes, starts, checksums)
-    return _hot.read_slots(columns, keyspace, rank, COPY_THREADS), starts, checksums
+    verify: bool,
+) -> tuple[U8, U64 | None, U64 | None]:
+    """Copies objects from their slots, then reads the headers (I3). A Status an object: OK where its header holds what was asked
+    for, else MISSING. Where `verify` and headers of those name checksums, also the address of each slot and its checksum, 0 where
+    none is known. `layout`: see MappedSegment; `hashes` are S32, or of fewer bytes. Only where HOT: ShmTransport has the same in
+    Python. Raises ValueError."""
+    columns = (layout, slots, lengths, into.addresses, into.sizes, into.offsets, generations, hashes)
+    found, starts, checksums = _hot.read_slots(columns, keyspace, rank, COPY_THREADS, verify, _MISSING)
+    statuses: U8 = np.frombuffer(found, np.uint8)
+    if starts is None or checksums is None:
+        return statuses, None, None
+    return statuses, np.frombuffer(starts, np.uint64), np.frombuffer(checksums, np.uint64)
 
 
 def fill_slots(layout: U64, slots: U32, lengths: U64, source: Fragments) -> bool:

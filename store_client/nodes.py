@@ -58,12 +58,29 @@ class NodeLink:
 
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:
         """As Transport.read; all FAILED at once where the node failed lately."""
-        return self._guarded("load", lambda: [self.transport.read(batch, deadline_s)], [batch.lengths])[0]
+        start_s = time.monotonic()
+        try:
+            with self._guard.call(start_s):
+                statuses = self.transport.read(batch, deadline_s)
+                if np.count_nonzero(statuses):
+                    (statuses,), moved_bytes = self._judged([statuses], [batch.lengths])
+                else:  # all are OK, the usual case
+                    moved_bytes = total_bytes(batch.lengths)
+                self._went("load", start_s, moved_bytes)
+                return statuses
+        except MoonpoolError:
+            return self._failed("load", [batch.lengths])[0]
 
     def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
         """As Transport.write; all FAILED at once where the node failed lately."""
-        lengths = [batch.lengths for batch in batches]
-        return self._guarded("save", lambda: self.transport.write(batches, deadline_s), lengths)
+        lengths, start_s = [batch.lengths for batch in batches], time.monotonic()
+        try:
+            with self._guard.call(start_s):
+                statuses, moved_bytes = self._judged(self.transport.write(batches, deadline_s), lengths)
+                self._went("save", start_s, moved_bytes)
+                return statuses
+        except MoonpoolError:
+            return self._failed("save", lengths)
 
     @property
     def takes_small(self) -> bool:
@@ -94,26 +111,24 @@ class NodeLink:
         self._counts.add(way, time.monotonic() - start_s, moved)
         return statuses
 
-    def _guarded(self, direction: str, do: Callable[[], list[U8]], lengths: Sequence[U64]) -> list[U8]:
-        way, start_s = (self.transport.name, direction), time.monotonic()
-        try:
-            with self._guard.call(start_s):
-                statuses = do()
-                if not any(map(np.count_nonzero, statuses)):  # all are OK, the usual case
-                    moved = sum(map(total_bytes, lengths))
-                else:
-                    statuses = [_KNOWN[part] for part in statuses]
-                    if all((part == _FAILED).all() for part in statuses):
-                        raise TransferFailed(peer=self.info.node, reason="nothing went through")
-                    good = [part == _OK for part in statuses]
-                    moved = sum(int(part[moves].sum()) for part, moves in zip(lengths, good, strict=True))
-                self.failed = False
-                self._counts.add(way, time.monotonic() - start_s, moved)
-                return statuses
-        except MoonpoolError:
-            self.failed = True
-            self._counts.failed(way)
-            return [np.full(len(part), Status.FAILED, dtype=np.uint8) for part in lengths]
+    def _judged(self, statuses: list[U8], lengths: Sequence[U64]) -> tuple[list[U8], int]:
+        """Statuses that are known here, and how many bytes went through. Raises TransferFailed where none did."""
+        if not any(map(np.count_nonzero, statuses)):  # all are OK, the usual case
+            return statuses, sum(map(total_bytes, lengths))
+        statuses = [_KNOWN[part] for part in statuses]
+        if all((part == _FAILED).all() for part in statuses):
+            raise TransferFailed(peer=self.info.node, reason="nothing went through")
+        good = [part == _OK for part in statuses]
+        return statuses, sum(int(part[moves].sum()) for part, moves in zip(lengths, good, strict=True))
+
+    def _went(self, direction: str, start_s: float, moved_bytes: int) -> None:
+        self.failed = False
+        self._counts.add((self.transport.name, direction), time.monotonic() - start_s, moved_bytes)
+
+    def _failed(self, direction: str, lengths: Sequence[U64]) -> list[U8]:
+        self.failed = True
+        self._counts.failed((self.transport.name, direction))
+        return [np.full(len(part), Status.FAILED, dtype=np.uint8) for part in lengths]
 
 
 class Nodes:

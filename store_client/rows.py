@@ -143,7 +143,9 @@ class RowCalls:
             return [Got(Status.FAILED, 0)] * count
         room = memory.lengths()
         if places.together(room):  # the usual case
-            return _got(self._read_all(rows, places, memory, deadline_s), room)
+            wanted = Wanted(rows.keyspace, rows.rank, rows.hashes, memory, room)
+            again = partial(self.locate, rows, deadline_s)
+            return _got(self._getter.read_together(wanted, places, again, deadline_s), room)
         there = places.generations != 0
         fits = places.lengths <= room
         statuses = np.where(there, np.uint8(Status.TOO_LARGE), np.uint8(Status.MISSING))

@@ -43,7 +43,7 @@ from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.mapped import MappedSegment
-from moonpool.store_client.transports.pieces import batches_of, check_fit, coalesce, slot_side
+from moonpool.store_client.transports.pieces import batches_of, check_fit, coalesce, slot_side, total_bytes
 from moonpool.store_client.transports.session import Session
 from moonpool.store_client.transports.small_door import SmallDoor, is_small
 
@@ -115,13 +115,14 @@ class ShmTransport:
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:
         """See Transport."""
         with self._gate:
-            self._register_mapping()
+            if not self._registered:
+                self._register_mapping()
             chunk_bytes = HASHED_CHUNK_BYTES if batch.verify else CHUNK_BYTES
-            if self._copier.device:
+            if not self._host and self._copier.device:
                 chunk_bytes = DEVICE_CHUNK_BYTES
-            parts = list(batches_of(batch.lengths, CHUNK_OBJECTS, chunk_bytes))
-            if len(parts) == 1:  # the usual case
-                return self._read_in_time(batch, deadline_s)
+            if len(batch.lengths) <= CHUNK_OBJECTS and total_bytes(batch.lengths) <= chunk_bytes:
+                return self._read_in_time(batch, deadline_s)  # the usual case
+            parts = batches_of(batch.lengths, CHUNK_OBJECTS, chunk_bytes)
             outcomes = [self._read_in_time(_part(batch, part), deadline_s) for part in parts]
         return np.concatenate([np.zeros(0, dtype=np.uint8), *outcomes])
 
@@ -186,34 +187,40 @@ class ShmTransport:
         return np.full(len(batch.slots), _FAILED)
 
     def _read_chunk(self, batch: ReadBatch) -> U8:
-        right, starts, checksums = self._copy_out(batch)
-        statuses = _READ[right]
-        if batch.verify and not self._copier.device:
+        statuses, starts, checksums = self._copy_out(batch)
+        if starts is not None and checksums is not None:
             self._verify(batch, starts, checksums, statuses)
         return statuses
 
-    def _copy_out(self, batch: ReadBatch) -> tuple[U8, U64, U64]:
-        """Copies, and only then looks at the headers (I3): whether each holds what was asked for, where, and the
-        checksum that it names."""
+    def _copy_out(self, batch: ReadBatch) -> tuple[U8, U64 | None, U64 | None]:
+        """Copies, and only then looks at the headers (I3): OK or MISSING by whether each holds what was asked for. Where
+        bytes are to be verified, also where each object lies and the checksum that it should have; 0: none is known."""
         if self._native:
             layout, keyspace = self._segment.native_layout, keyspace_word(batch.keyspace)
             columns = (batch.slots, batch.generations, batch.lengths, batch.hashes)
-            held, starts, checksums = native.read_slots(layout, *columns, keyspace, batch.rank, batch.into)
-            return np.frombuffer(held, dtype=np.uint8), starts, checksums
+            return native.read_slots(layout, *columns, keyspace, batch.rank, batch.into, batch.verify)
         count = len(batch.slots)
         starts, inside = self._segment.places(batch.slots, batch.lengths)
-        right, checksums = np.zeros(count, dtype=np.uint8), np.zeros(count, dtype=np.uint64)
         if not inside.all():
+            statuses, checksums = (
+                np.full(count, Status.MISSING, dtype=np.uint8),
+                np.zeros(count, dtype=np.uint64),
+            )
             index = np.flatnonzero(inside)
-            part = batch.part(index)
-            right[index], starts[index], checksums[index] = self._copy_out(part) if len(index) else (0, 0, 0)
-            return right, starts, checksums
+            if len(index):
+                statuses[index], _, known = self._copy_out(batch.part(index))
+                checksums[index] = 0 if known is None else known
+            return statuses, starts, checksums
         into = batch.into
         check_fit(into, batch.lengths)
         engine, host, sizes = coalesce(into.addresses, slot_side(into, starts), into.sizes)
         self._copier.to_engine(engine, host, sizes)
         headers = self._segment.headers(batch.slots)
-        return self._holds(batch, headers).astype(np.uint8), starts, headers["checksum"]
+        right = self._holds(batch, headers)
+        statuses = _READ[right.astype(np.uint8)]
+        if not batch.verify or self._copier.device:
+            return statuses, None, None
+        return statuses, starts, np.where(right, headers["checksum"], np.uint64(0))
 
     def _holds(self, batch: ReadBatch, headers: Headers) -> NDArray[np.bool_]:
         return holds(
@@ -223,10 +230,11 @@ class ShmTransport:
     def _verify(self, batch: ReadBatch, starts: U64, checksums: U64, statuses: U8) -> None:
         """Hashes slots rather than copies: one call an object, and a slot that still holds its generation
         afterwards held the same bytes when they were copied."""
-        known = np.flatnonzero((statuses == _OK) & (checksums != 0))
-        columns = (known, starts[known], batch.lengths[known], checksums[known])
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        wrong = [i for i, start, length, told in rows if self._segment.checksum(start, length) != told]
+        rows = zip(starts.tolist(), batch.lengths.tolist(), checksums.tolist(), strict=True)
+        checksum = self._segment.checksum
+        wrong = [
+            i for i, (start, length, told) in enumerate(rows) if told and checksum(start, length) != told
+        ]
         if wrong:
             part = batch.part(np.array(wrong))
             still = self._holds(part, self._segment.headers(part.slots))

@@ -155,4 +155,6 @@ def test_columns_that_do_not_fit_are_refused() -> None:
         with pytest.raises(ValueError, match="fit"):
             native.fill_slots(layout, slots, lengths, engine)
     with pytest.raises(ValueError, match="fit"):
-        native.read_slots(layout, slots, none, engine.lengths(), np.zeros(1, dtype="S32"), 0, 0, engine)
+        native.read_slots(
+            layout, slots, none, engine.lengths(), np.zeros(1, dtype="S32"), 0, 0, engine, False
+        )
