@@ -171,7 +171,7 @@ class NodeSettings(Settings):
     huge_pages: bool = Field(False, description="ask for huge pages")
     numa_node: int = Field(-1, ge=-1, description="bind the segment's memory to this NUMA node; -1: anywhere")
     checksums: bool = Field(True, description="compute a checksum of each object after its commit")
-    lanes_max: int = Field(64, ge=1, description="tcp data connections served at once")
+    lanes_max: int = Field(256, ge=1, description="tcp data connections served at once")
     sessions_max: int = Field(1024, ge=1, description="local writers at once")
     metrics_host: str = Field("127.0.0.1", description="address that /metrics is served at")
     metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0: none")

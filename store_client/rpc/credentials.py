@@ -31,6 +31,11 @@ class Credentials:
         if self._file is not None:
             self._token = _read(self._file)
 
+    @property
+    def bare(self) -> bool:
+        """Whether there is nothing to be shown, and nothing to be secured."""
+        return self.tls is None and not self._token
+
     @staticmethod
     def of(settings: ClientSettings | NodeSettings) -> Credentials:
         """Raises ConfigError for settings that contradict each other and for files that can't be used."""

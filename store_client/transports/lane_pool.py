@@ -62,6 +62,11 @@ class LanePool:
         self._taken = 0
         self._closed = False
 
+    @property
+    def has_room(self) -> bool:
+        """Whether an exchange could begin at once."""
+        return self._taken < self._size_max
+
     def exchange(
         self,
         do: Callable[[Lane], Answer],

@@ -28,6 +28,7 @@ from moonpool.schemas.messages import (
     GetSmall,
     Hello,
     KeyspaceRegistered,
+    LaneData,
     LaneRead,
     LaneWrite,
     Message,
@@ -39,6 +40,8 @@ from moonpool.schemas.messages import (
     encode,
 )
 from moonpool.schemas.packed import pack_u64
+from moonpool.store_client import native
+from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import WriteBatch
 from moonpool.store_client.transports.small_door import SMALL_PIECES
 from moonpool.store_client.transports.tcp import TcpTransport
@@ -50,14 +53,18 @@ GOOD = SmallData(OK, PAYLOAD, header())
 
 
 @pytest.fixture
-def node() -> Iterator[MakeNode]:
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeNode]:
+    """Without C: else reads would go over lanes."""
     with ExitStack() as stack:
 
-        def make(*serve: Serve) -> tuple[BadNode, TcpTransport]:
+        def make(
+            *serve: Serve, hot: bool = False, credentials: Credentials = NO_CREDENTIALS
+        ) -> tuple[BadNode, TcpTransport]:
+            monkeypatch.setattr(native, "HOT", hot)
             bad = BadNode(*serve)
             stack.callback(bad.close)
             hello = Hello(PROTOCOL_VERSION, "data", "test")
-            transport = TcpTransport(info_of(bad, door=True), hello, 2, lambda keyspace: None)
+            transport = TcpTransport(info_of(bad, door=True), hello, 2, lambda keyspace: None, credentials)
             stack.callback(transport.close)
             return bad, transport
 
@@ -322,3 +329,33 @@ def test_larger_puts_go_by_lane(node: MakeNode, count: int, size: int, asked: ty
     _, transport = node(note)
     assert write(transport, count, size) == [Status.FAILED] * count
     assert {type(message) for message in seen} == {asked}
+
+
+def either(sock: socket.socket) -> None:
+    """Answers reads by lanes and by the door, each with a payload of its own."""
+    while True:
+        request_id, body = read_request(sock)
+        if b"LaneRead" in body:
+            sock.sendall(encode_frame(request_id, encode(LaneData(OK))) + b"l" * SIZE + header())
+        else:
+            sock.sendall(encode_frame(request_id, encode(SmallData(OK, b"d" * SIZE, header()))))
+
+
+@pytest.mark.skipif(not native.HOT, reason="built without a compiler")
+def test_reads_that_a_lane_answers_in_c_go_over_one_that_is_free(node: MakeNode) -> None:
+    _, transport = node(either, hot=True)
+    memory = room()
+    assert read(transport, memory) == [Status.OK]
+    assert memory.tobytes() == b"l" * SIZE
+    lanes = [transport._lanes._take(soon()) for _ in range(2)]
+    assert read(transport, memory) == [Status.OK]
+    assert memory.tobytes() == b"d" * SIZE
+    for lane in lanes:
+        transport._lanes._give_back(lane, False)
+
+
+def test_who_shows_a_token_uses_the_door(node: MakeNode) -> None:
+    _, transport = node(either, hot=native.HOT, credentials=Credentials(token="secret"))
+    memory = room()
+    assert read(transport, memory) == [Status.OK]
+    assert memory.tobytes() == b"d" * SIZE
