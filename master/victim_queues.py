@@ -19,7 +19,7 @@ import numpy as np
 
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.open_entries import F64, OpenEntries
-from moonpool.schemas.packed import I64
+from moonpool.schemas.packed import I64, distinct
 
 ROWS_A_BUNDLE = 4096
 TICKS_A_SECOND = 10
@@ -160,8 +160,7 @@ class OrderedRows:
             return False
         for row in self._open:
             self._calendar.push(self._open_score, row)
-        rows: I64 = np.sort(np.array(self._calendar.take(), dtype=np.int64))
-        rows = rows[np.append(True, rows[1:] != rows[:-1])]
+        rows = distinct(np.array(self._calendar.take(), dtype=np.int64))
         self._open = OpenEntries(-self._depths_of(rows), rows)
         self._open_score = key
         return True

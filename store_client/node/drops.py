@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.header import SlotState, keyspace_word
 from moonpool.schemas.messages import DropList, Status
-from moonpool.schemas.packed import U32, U64, count_of, u32s, u64s
+from moonpool.schemas.packed import U32, U64, count_of, distinct, u32s, u64s
 from moonpool.store_client.node.headers import DOOMED, generations_in, states_in, words_of
 from moonpool.store_client.node.layout import orders_obeyed
 from moonpool.store_client.node.obeyed import Obeyed
@@ -58,7 +58,7 @@ class Drops:
         same = headers["keyspace"] == np.uint64(keyspace_word(keyspace))
         committed = same & (headers["word"] == words_of(SlotState.COMMITTED, generations))
         writing = same & (headers["word"] == words_of(SlotState.WRITING, generations))
-        gone = np.unique(slots[committed])  # a slot named twice is freed once
+        gone = distinct(slots[committed])  # a slot named twice is freed once
         freed_bytes = self._slots.freed_bytes(gone)
         self._slots.forget(gone)
         self._doom(slots[writing])

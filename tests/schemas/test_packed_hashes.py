@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moonpool.schemas.errors import InvalidParams
-from moonpool.schemas.packed import PackedHashes, join_hashes
+from moonpool.schemas.packed import PackedHashes, distinct, join_hashes
 
 Index = st.integers(-12, 12) | st.none()
 
@@ -31,3 +31,8 @@ def test_as_a_list(hashes: list[bytes], first: int | None, end: int | None, step
 def test_of_another_size() -> None:
     with pytest.raises(InvalidParams):
         PackedHashes(bytes(17), 8)
+
+
+@pytest.mark.parametrize("values", [[], [7], [3, 1, 3, 2, 1], [5, 5, 5]])
+def test_distinct_values_are_sorted_and_named_once(values: list[int]) -> None:
+    assert distinct(np.array(values, dtype=np.uint32)).tolist() == sorted(set(values))
