@@ -73,6 +73,7 @@ ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     m.OpenSession: _CLIENTS,
     m.Begin: _CLIENTS,
     m.Commit: _CLIENTS,
+    m.PutAhead: _CLIENTS,
     m.Revoke: _CLIENTS,
     m.SessionHeartbeat: _CLIENTS,
     m.PullWrite: _CLIENTS,

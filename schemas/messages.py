@@ -4,8 +4,8 @@ handshake        Hello -> Welcome
 client, master   RegisterKeyspace, Probe, Match, Presence, Locate, Renew, PutStart, ReportBad, PutAbandon,
                  Remove, Clear, Pin, Unpin, Drain, GetDrains, Warm, SetReplicas, Describe, DescribeKeyspace, ListKeyspaces, GetClusterMap, GetStatus
 node, master     Announce, Report (the ordered stream), Heartbeat, Need;  pushed by the master: Drop, Check, CopyOrder
-client, node     OpenSession, RegisterKeyspace, Begin, Commit, Revoke, SessionHeartbeat, PullWrite, PutSmall, GetSmall, ListKeys,
-                 GetStatus
+client, node     OpenSession, RegisterKeyspace, Begin, Commit, PutAhead, Revoke, SessionHeartbeat, PullWrite, PutSmall, GetSmall,
+                 ListKeys, GetStatus
 any server       Failed answers any request
 
 Columns are packed byte strings (schemas/packed.py): `hashes` is count * hash_bytes long, u32 and u64
@@ -826,18 +826,41 @@ class Granted(Message, frozen=True):
 class Commit(Message, frozen=True):
     """The copies of these puts are complete. `visible`: answer only after the master has them: EXISTS or BUSY where it has
     no use for them. `direct`: as in their Begin; visible ones then, and FAILED where their report stream has broken meanwhile.
-    Answered by Committed."""
+    `ahead`: a further put id (0: none), under which the node may grant as many slots of that size as the last of these puts
+    had: the next put of such objects needs no Begin, see PutAhead. Answered by Committed."""
 
     session: int
     put_ids: list[int]
     visible: bool = False
     direct: bool = False
+    ahead: int = 0
 
 
 class Committed(Message, frozen=True):
-    """`statuses`: for each put id one Status byte a block, in the order of its Begin (GONE: dropped meanwhile)."""
+    """`statuses`: for each put id one Status byte a block, in the order of its Begin (GONE: dropped meanwhile).
+    `ahead`: slots that were granted under the put id that was asked for; None where there are none to spare."""
 
     statuses: list[bytes]
+    ahead: Granted | None = None
+
+
+AHEAD_SLOTS = 64
+AHEAD_BYTES = 32 << 20
+"""Slots of one put that are granted ahead, at most."""
+
+
+class PutAhead(Message, frozen=True):
+    """Begin and Commit in one, of a put whose slots were granted ahead: its copies are complete. The item's blocks lie in the
+    first of those slots, in order; the others are given back. All are GONE where those slots weren't granted ahead, or not
+    by this life of the node; they are to be put anew then. `visible`, `direct`, `ahead`: as in Commit.
+    Idempotent by (session, put_id). Answered by Committed."""
+
+    session: int
+    put_id: int
+    item: BeginItem
+    visible: bool = False
+    direct: bool = False
+    ahead: int = 0
 
 
 class Revoke(Message, frozen=True):
@@ -1025,6 +1048,7 @@ ClientToNode = (
     | RegisterKeyspace
     | Begin
     | Commit
+    | PutAhead
     | Revoke
     | SessionHeartbeat
     | ListKeys

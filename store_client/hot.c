@@ -277,6 +277,7 @@ static PyMethodDef methods[] = {
     {"exchange_lanes", hot_exchange_lanes, METH_VARARGS, NULL},
     {"serve_reads", hot_serve_reads, METH_VARARGS, NULL},
     {"swap", hot_swap, METH_VARARGS, NULL},
+    {"name_slots", hot_name_slots, METH_VARARGS, NULL},
     {"hash_keys", hash_keys, METH_VARARGS, NULL},
     {"find_rows", find_rows, METH_VARARGS, NULL},
     {"name_rows", hot_name_rows, METH_VARARGS, NULL},

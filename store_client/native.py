@@ -22,7 +22,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 9
+FORMAT = 10
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -230,6 +230,28 @@ def serve_reads(
 def swap(cells: U64, expected: int, value: int) -> bool:
     """Sets the first cell where it has the expected value; whether it had. At once for C as well. Only where HOT."""
     return _hot.swap(cells, expected, value)
+
+
+def name_slots(
+    layout: U64,
+    slots: U32,
+    header: bytes,
+    generation: int,
+    slot_bytes: int,
+    lengths: bytes,
+    hashes: bytes = b"",
+    parent: bytes = b"",
+    keys: list[bytes] | None = None,
+    *,
+    by_class: bool = False,
+) -> int:
+    """Writes the headers of the first slots, one for each of `lengths` (u64): `header`, with hash, length and key text of each
+    object, the generations ascending, their words last; and the key texts behind the payloads. `parent`: of the first one,
+    where they are a chain. Returns the sum of the lengths; -1, and nothing is written, where an object doesn't fit its slot, or
+    where, `by_class`, one would have got a slot of another class. `layout`: see MappedSegment. Only where HOT: node/ahead.py
+    has the same in Python. Raises ValueError."""
+    columns = (layout, slots, header, lengths)
+    return _hot.name_slots(columns, generation, slot_bytes, by_class, hashes, parent, keys)
 
 
 def python_hash_keys(keys: Sequence[str], bytes_max: int) -> bytes | int:

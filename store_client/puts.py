@@ -30,6 +30,7 @@ from moonpool.store_client import permits
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.nodes import Nodes
+from moonpool.store_client.transports.ahead import key_bytes
 from moonpool.store_client.transports.base import WriteBatch
 from moonpool.store_client.transports.pieces import batches_of, runs_of_true
 from moonpool.store_client.workers import Workers
@@ -85,7 +86,7 @@ class PutPart:
     def item(self) -> PutItem:
         """What the master is asked."""
         lengths = self.lengths.tolist()
-        largest = max(map(int.__add__, lengths, _key_bytes(self.keys)) if self.keys else lengths)
+        largest = max(map(int.__add__, lengths, key_bytes(self.keys)) if self.keys else lengths)
         hashes = join_hashes(self.hashes)
         return PutItem(
             self.keyspace,
@@ -147,13 +148,6 @@ class PutPart:
         whole = end - first == self.source.count
         source = self.source if whole else self.source.take(np.arange(first, end))
         return WriteBatch(item, self.lengths[first:end], source, self.visible, direct)
-
-
-def _key_bytes(keys: Sequence[str]) -> list[int]:
-    """UTF-8 bytes of each."""
-    if all(map(str.isascii, keys)):
-        return list(map(len, keys))
-    return [len(key.encode()) for key in keys]
 
 
 @dataclass(slots=True, eq=False)

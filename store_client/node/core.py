@@ -15,12 +15,13 @@ import numpy as np
 from moonpool.schemas.errors import InvalidParams, Overloaded
 from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState
 from moonpool.schemas.keyspace import KeyspaceSpec
-from moonpool.schemas.messages import Begin, BeginItem, Granted, Status
+from moonpool.schemas.messages import Begin, BeginItem, Granted, PutAhead, Status
 from moonpool.schemas.packed import U8, U32, U64, count_of, u32s, u64s
 from moonpool.schemas.runs import SHARDS_MAX
+from moonpool.store_client.node.ahead import name
 from moonpool.store_client.node.annex import Annex, Facts, SessionRecord
 from moonpool.store_client.node.drops import Drops
-from moonpool.store_client.node.headers import generations_in, states_in, words_of
+from moonpool.store_client.node.headers import words_of
 from moonpool.store_client.node.inventory import keyspace_words_in_use
 from moonpool.store_client.node.items import BLOCKS_MAX, Prepared, prepare
 from moonpool.store_client.node.keyspaces import Keyspaces
@@ -335,6 +336,26 @@ class NodeCore:
             self._sink.written(slots, generations)
         return put.statuses.tobytes()
 
+    def put_ahead(self, request: PutAhead) -> bytes:
+        """Names and commits a put whose slots were granted ahead: one Status byte a block. All are GONE where there is no
+        such put. `reported` as in `commit`. Raises NotFound (session), KeyspaceUnknown, InvalidParams."""
+        writer, item = self.writers.get(request.session), request.item
+        put = writer.puts.get(request.put_id)
+        if put is None or not put.ahead_bytes:
+            self.revoke(request.session, [request.put_id])  # its writer has copied what it had to copy
+            told, gone = writer.finished.get(request.put_id, b""), bytes([Status.GONE]) * self.count(item)
+            self.reported, self.generations = dict(self._last_serials), [()]  # it may be among them
+            return told if len(told) == len(gone) else gone
+        named = name(self.slots, put, item, self.keyspaces.spec(item.keyspace), self.shards)
+        statuses = bytes(len(named.generations))
+        writer.close(put, statuses)
+        self.counters["blocks_committed"] += len(statuses)
+        self.counters["local_bytes"] += named.size_bytes
+        serial = self._last_serials[item.shard] = self._sink.emit(named.entries, item.shard)
+        self.reported, self.generations = {item.shard: serial}, [named.generations]
+        self._sink.written(put.slots[: len(statuses)], named.generations)
+        return statuses
+
     def revoke(self, session: int, put_ids: list[int]) -> int:
         """Gives these puts' slots back; their writer says (or its death does) that it writes no more.
         Returns how many were open. Raises NotFound (session)."""
@@ -361,26 +382,5 @@ class NodeCore:
 
     def validate(self) -> None:
         """Raises AssertionError where headers, allocator and puts contradict each other."""
-        slots = self.slots
-        slots.allocator.validate()
         self.drops.obeyed.validate()
-        writing: dict[int, int] = {}
-        committed = 0
-        for page in range(slots.layout.page_count):
-            numbers = slots.page_slots(page)
-            words = slots.headers.words[slots.rows(numbers)]
-            states = states_in(words)
-            assert (states <= SlotState.COMMITTED).all()
-            assert int((states == SlotState.FREE).sum()) == slots.allocator.free[page], page
-            assert int((states == SlotState.WRITING).sum()) == slots.writing[page], page
-            committed += int((states == SlotState.COMMITTED).sum())
-            held = states == SlotState.WRITING
-            writing.update(zip(numbers[held].tolist(), generations_in(words[held]).tolist(), strict=True))
-        assert committed == slots.committed
-        for put in self.writers.all_puts():
-            blocks = put.open_blocks()
-            for slot, generation in zip(
-                put.slots[blocks].tolist(), put.generations[blocks].tolist(), strict=True
-            ):
-                assert writing.pop(slot, None) == generation, (slot, generation)
-        assert not writing, "WRITING slots that no put owns"
+        self.slots.validate(self.writers.all_puts())

@@ -31,6 +31,8 @@ class Put:
     slots: U32
     generations: U64
     doomed: NDArray[np.bool_]
+    ahead_bytes: int = 0
+    """Of each slot, where they were granted ahead and have no names."""
 
     def granted(self) -> Granted:
         """The answer to its Begin."""
@@ -48,14 +50,25 @@ class Writer:
     session: int
     puts: dict[int, Put] = field(default_factory=dict)
     finished: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
+    ahead_slots: int = 0
+    ahead_bytes: int = 0
+    """Granted ahead, and not named yet."""
 
     def open(self, put: Put) -> None:
         """Adds a put."""
         self.puts[put.put_id] = put
+        if put.ahead_bytes:
+            self._count_ahead(put, 1)
+
+    def _count_ahead(self, put: Put, step: int) -> None:
+        self.ahead_slots += step * len(put.slots)
+        self.ahead_bytes += step * len(put.slots) * put.ahead_bytes
 
     def close(self, put: Put, statuses: bytes) -> None:
         """Its writer has committed, revoked or died."""
         del self.puts[put.put_id]
+        if put.ahead_bytes:
+            self._count_ahead(put, -1)
         self.finished[put.put_id] = statuses
         if len(self.finished) > FINISHED_KEPT:
             self.finished.popitem(last=False)
@@ -101,6 +114,9 @@ class Writers:
         """An open put."""
         writer = self._writers.get(session)
         return writer.puts.get(put_id) if writer else None
+
+    def __len__(self) -> int:
+        return len(self._writers)
 
     def __contains__(self, session: int) -> bool:
         return session in self._writers

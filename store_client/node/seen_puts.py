@@ -8,12 +8,15 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from moonpool.schemas.errors import DeadlineExceeded, Unavailable
-from moonpool.schemas.messages import Committed, Message, PutAnswer, Status
+from moonpool.schemas.messages import Committed, Granted, Message, PutAnswer, Status
 from moonpool.schemas.packed import U64
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.report_streams import Watch
 from moonpool.store_client.node.reports import Surplus, Wait
 from moonpool.store_client.rpc.later import Later
+
+GrantAhead = Callable[[], Granted | None]
+"""What grants slots for a next put. Under the node's lock."""
 
 Generations = Sequence[Sequence[int] | U64]
 """As NodeCore.generations."""
@@ -35,19 +38,25 @@ class SeenPuts:
         self._timer: asyncio.TimerHandle | None = None
 
     def answer(
-        self, statuses: list[bytes], *, visible: bool, direct: bool = False
+        self,
+        statuses: list[bytes],
+        *,
+        visible: bool,
+        direct: bool = False,
+        ahead: GrantAhead | None = None,
     ) -> Message | Awaitable[Message]:
         """To what the core has just committed. Under the node's lock. A direct put is seen by the very masters that it was
         begun under: those who come next may be telling the node of removals from before it."""
         if not visible and not direct:
-            return Committed(statuses)
+            return Committed(statuses, ahead() if ahead else None)
         later, generations = Later(), self._core.generations
+        granted: list[Granted | None] = []
 
         def seen(outcome: Surplus | Unavailable) -> None:
             if isinstance(outcome, Unavailable):
-                reply = Committed(without_proof(statuses))
+                reply = Committed(without_proof(statuses), *granted)
             else:
-                reply = Committed(with_surplus(statuses, generations, outcome))
+                reply = Committed(with_surplus(statuses, generations, outcome), *granted)
             if threading.get_ident() == self._thread:
                 self._end(later, reply)
             else:  # a lane's commit has broken the stream
@@ -59,7 +68,16 @@ class SeenPuts:
             later.on_cancel(lambda: self._leave(later))
             if self._timer is None:
                 self._timer = self._loop.call_later(self._wait_s, self._give_up)
+            if ahead is not None:
+                # What is written is sent at the end of a turn of the loop: the report is in the next one.
+                self._loop.call_soon(self._loop.call_soon, self._grant, later, ahead, granted)
         return later
+
+    def _grant(self, later: Later, ahead: GrantAhead, granted: list[Granted | None]) -> None:
+        """While the report is on its way to the master and back."""
+        if not later.over:
+            with self._core.lock:
+                granted.append(ahead())
 
     def _end(self, later: Later, reply: Message | DeadlineExceeded) -> None:
         self._open.pop(later, None)

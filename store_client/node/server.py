@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from moonpool.schemas.access import Identity
 from moonpool.schemas.errors import Forbidden, ProtocolError
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
+    AHEAD_SLOTS,
     Begin,
     Commit,
+    Committed,
     Done,
     GetSmall,
     GetStatus,
@@ -21,6 +24,7 @@ from moonpool.schemas.messages import (
     NodeInfo,
     OpenSession,
     PullWrite,
+    PutAhead,
     PutSmall,
     RegisterKeyspace,
     Revoke,
@@ -29,11 +33,12 @@ from moonpool.schemas.messages import (
     Status,
     StatusReport,
 )
+from moonpool.store_client.node.ahead import grant_ahead, like
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.engine_door import EngineDoor
 from moonpool.store_client.node.keyspaces import check_registering
 from moonpool.store_client.node.listing import list_keys
-from moonpool.store_client.node.seen_puts import SeenPuts
+from moonpool.store_client.node.seen_puts import GrantAhead, SeenPuts
 from moonpool.store_client.node.sessions import Sessions
 from moonpool.store_client.node.small_puts import SmallPuts
 from moonpool.store_client.node.small_reads import get_small
@@ -129,6 +134,8 @@ class LocalHandler(RemoteHandler):
                 return self._begin(message, peer.identity)
             case Commit():
                 return self._commit(message)
+            case PutAhead():
+                return self._put_ahead(message, peer.identity)
             case Revoke():
                 _check_session(message.session)
                 with core.lock:
@@ -177,8 +184,36 @@ class LocalHandler(RemoteHandler):
         core = self._parts.core
         _check_session(message.session)
         with core.lock:
+            ahead = self._ahead(message.session, message.ahead, *message.put_ids[-1:])
             statuses = core.commit(message.session, message.put_ids)
-            return self._parts.seen.answer(statuses, visible=message.visible, direct=message.direct)
+            return self._parts.seen.answer(
+                statuses, visible=message.visible, direct=message.direct, ahead=ahead
+            )
+
+    def _put_ahead(self, message: PutAhead, identity: Identity) -> Message | Awaitable[Message]:
+        core, seen, item = self._parts.core, self._parts.seen, message.item
+        _check_session(message.session)
+        with core.lock:
+            core.keyspaces.check_visible([item.keyspace], identity)
+            count = core.count(item)
+            if message.direct and not seen.settled(item.shard):
+                core.revoke(message.session, [message.put_id])
+                return Committed([bytes([Status.BUSY]) * count])
+            ahead = self._ahead(message.session, message.ahead, message.put_id, 2 * count)
+            statuses = [core.put_ahead(message)]
+            return seen.answer(statuses, visible=message.visible, direct=message.direct, ahead=ahead)
+
+    def _ahead(
+        self, session: int, put_id: int, put_like: int = 0, count_max: int = AHEAD_SLOTS
+    ) -> GrantAhead | None:
+        """What grants slots under `put_id`, like those of another open put."""
+        core = self._parts.core
+        put = core.writers.find_put(session, put_like)
+        wanted = like(core.slots, put, count_max) if put_id and put is not None else None
+        if wanted is None:
+            return None
+        free_bytes_min = self._parts.keeper.free_bytes_low
+        return partial(grant_ahead, core.slots, core.writers, session, put_id, wanted, free_bytes_min)
 
 
 def _check_session(session: int) -> None:

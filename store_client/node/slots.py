@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -20,11 +20,14 @@ from moonpool.store_client.node.headers import (
     Rows,
     generations_in,
     hash_column,
+    states_in,
     words_of,
 )
 from moonpool.store_client.node.keyspaces import Keyspaces
 from moonpool.store_client.node.layout import generation_ceiling, page_table
 from moonpool.store_client.node.memory import Memory
+from moonpool.store_client.node.puts import Put
+from moonpool.store_client.raw_memory import address_of
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class Slots:
         self._data_offset = layout.data_offset
         self._header_offset = layout.header_offset
         self._headers_per_page = layout.headers_per_page
+        self.native_layout = layout.native(address_of(self.data))
         self._ceiling = generation_ceiling(memory.buffer)
         # All below the ceiling may have been used by an earlier life of this segment. 0 means "not there".
         self.next_generation = max(int(self._ceiling[0]), 1)
@@ -157,6 +161,30 @@ class Slots:
     def freed_bytes(self, slots: U32) -> int:
         """Bytes that slots take."""
         return int(self.allocator.slot_bytes[slots >> SLOT_INDEX_BITS].sum(dtype=np.int64))
+
+    def validate(self, puts: Iterable[Put]) -> None:
+        """Raises AssertionError where headers, allocator and open puts contradict each other."""
+        self.allocator.validate()
+        writing: dict[int, int] = {}
+        committed = 0
+        for page in range(self.layout.page_count):
+            numbers = self.page_slots(page)
+            words = self.headers.words[self.rows(numbers)]
+            states = states_in(words)
+            assert (states <= SlotState.COMMITTED).all()
+            assert int((states == SlotState.FREE).sum()) == self.allocator.free[page], page
+            assert int((states == SlotState.WRITING).sum()) == self.writing[page], page
+            committed += int((states == SlotState.COMMITTED).sum())
+            held = states == SlotState.WRITING
+            writing.update(zip(numbers[held].tolist(), generations_in(words[held]).tolist(), strict=True))
+        assert committed == self.committed
+        for put in puts:
+            blocks = put.open_blocks()
+            for slot, generation in zip(
+                put.slots[blocks].tolist(), put.generations[blocks].tolist(), strict=True
+            ):
+                assert writing.pop(slot, None) == generation, (slot, generation)
+        assert not writing, "WRITING slots that no put owns"
 
 
 def fits(headers: Headers, spec: KeyspaceSpec) -> NDArray[np.bool_]:

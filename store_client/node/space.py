@@ -41,7 +41,7 @@ class SpaceKeeper:
         self._need = need
         self._begin_wait_s = begin_wait_s
         capacity_bytes = core.head.layout.capacity_bytes
-        self._free_bytes_low = int(capacity_bytes * (1 - high_watermark))
+        self.free_bytes_low = int(capacity_bytes * (1 - high_watermark))
         self._free_bytes_wanted = int(capacity_bytes * (1 - min(low_watermark, high_watermark)))
         self._round: asyncio.Task[bool] | None = None
         self._low = asyncio.Event()
@@ -75,7 +75,7 @@ class SpaceKeeper:
         while True:
             self._low.clear()
             free_bytes = self._core.slots.allocator.free_bytes
-            if free_bytes < self._free_bytes_low:
+            if free_bytes < self.free_bytes_low:
                 if not await self._evict(self._free_bytes_wanted - free_bytes):
                     await asyncio.sleep(EMPTY_HANDED_PAUSE_S)
                 continue

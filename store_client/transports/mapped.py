@@ -13,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from moonpool.schemas.errors import TransferFailed
-from moonpool.schemas.header import HEADER_DTYPE, Headers
+from moonpool.schemas.header import HEADER_DTYPE, SLOT_INDEX_BITS, Headers
 from moonpool.schemas.packed import U8, U32, U64
 from moonpool.store_client.node.layout import HEAD_BYTES, Head, page_table
 from moonpool.store_client.raw_memory import address_of
@@ -68,6 +68,12 @@ class MappedSegment:
         """Address of each slot's first byte, and whether an object of that length lies inside it (else: any)."""
         offsets, inside = self.layout.find(slots, lengths, self._page_table)
         return offsets.astype(np.uint64) + np.uint64(self.address), inside
+
+    def slot_bytes(self, slots: bytes) -> int:
+        """Size of the first of these slots (u32), which this process holds, so that its page can't be cut anew; 0 where there
+        is no such slot."""
+        page = int.from_bytes(slots[:4], "little") >> SLOT_INDEX_BITS
+        return int(self._page_table[page]) if page < self.layout.page_count else 0
 
     def headers(self, slots: U32) -> Headers:
         """Snapshots of headers, taken after every load that came before this call. Slots must lie inside."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import secrets
 import threading
@@ -14,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from moonpool.schemas.errors import ConfigError, MoonpoolError, TransferFailed
-from moonpool.schemas.messages import Message, OpenSession, SessionHeartbeat, SessionOpened
+from moonpool.schemas.messages import Granted, Message, OpenSession, SessionHeartbeat, SessionOpened
 from moonpool.store_client.host import session_lock_path
 from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.transports.ahead import AheadGrant, AheadGrants
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ class Session:
         self._removed: list[SessionLock] = []
         self._open: set[int] = set()
         self._newest = 0
+        self._ahead = AheadGrants()
         self._told = False
         self._unsure = False
         """Whether a put may still be open for the node, which then needs the lock file to see that we are gone."""
@@ -101,6 +104,7 @@ class Session:
             if not self._file.path.exists():
                 self._removed.append(self._file)
                 self.id = secrets.randbits(62) + 1
+                self._open.difference_update(self._ahead.expire(math.inf))
                 self._file = self._make_lock()
             path = self._file.path
         self._tell(path, deadline_s)
@@ -108,12 +112,44 @@ class Session:
     @contextlib.contextmanager
     def put(self) -> Iterator[int]:
         """A new put id, listed as open while the block runs."""
+        put_id = self._new_put()
+        with self._ending(put_id):
+            yield put_id
+
+    @contextlib.contextmanager
+    def put_ahead(self, slot_bytes: int, count: int) -> Iterator[AheadGrant | None]:
+        """A put with that many slots of that size which the node has granted ahead, listed as open while the block runs;
+        None where there is none."""
+        with self._lock:
+            grant = self._ahead.take(slot_bytes, count)
+        if grant is None:
+            yield None
+            return
+        with self._ending(grant.put_id):
+            yield grant
+
+    def ask_ahead(self) -> int:
+        """A put id under which the node may grant slots ahead; listed as open from now on. To be followed by `keep_ahead`."""
+        return self._new_put()
+
+    def keep_ahead(self, session: int, put_id: int, granted: Granted | None, slot_bytes: int) -> None:
+        """What came of it. `granted`: None where there is nothing, or nothing was heard: then the next heartbeat, which doesn't
+        list it, takes it back."""
+        with self._lock:
+            good = granted is not None and granted.put_id == put_id and session == self.id
+            if not (good and granted and self._ahead.keep(session, granted, slot_bytes, time.monotonic())):
+                self._open.discard(put_id)
+
+    def _new_put(self) -> int:
         with self._lock:
             self._newest += 1
-            put_id = self._newest
-            self._open.add(put_id)
+            self._open.add(self._newest)
+            return self._newest
+
+    @contextlib.contextmanager
+    def _ending(self, put_id: int) -> Iterator[None]:
         try:
-            yield put_id
+            yield
         except BaseException:
             self._unsure = True
             raise
@@ -128,7 +164,7 @@ class Session:
             self._thread.join()
         with self._lock:
             if self._file is not None:
-                self._file.close(unlink=not self._unsure)
+                self._file.close(unlink=not (self._unsure or len(self._ahead)))
             for removed in self._removed:
                 removed.close(unlink=False)
 
@@ -150,6 +186,7 @@ class Session:
         failing = False
         while not self._stop.wait(HEARTBEAT_S):
             with self._lock:
+                self._open.difference_update(self._ahead.expire(time.monotonic()))
                 beat = SessionHeartbeat(self.id, sorted(self._open), self._newest)
             try:
                 self._node.call(beat, time.monotonic() + HEARTBEAT_S)

@@ -7,9 +7,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from moonpool.schemas.errors import (
@@ -27,6 +28,7 @@ from moonpool.schemas.messages import (
     Hello,
     Message,
     NodeInfo,
+    PutAhead,
     RegisterKeyspace,
     Revoke,
     Status,
@@ -41,7 +43,9 @@ from moonpool.store_client.gate import Gate
 from moonpool.store_client.host import host_id
 from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
+from moonpool.store_client.transports.ahead import slot_bytes_of
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
+from moonpool.store_client.transports.groups import CHUNK_OBJECTS, concatenate, groups_of
 from moonpool.store_client.transports.mapped import MappedSegment
 from moonpool.store_client.transports.pieces import batches_of, check_fit, coalesce, slot_side, total_bytes
 from moonpool.store_client.transports.session import Session
@@ -58,17 +62,12 @@ HASHED_CHUNK_BYTES = 8 << 20
 DEVICE_CHUNK_BYTES = 256 << 20
 """For a device nothing is hashed, and each wait for it costs as much as some MiB of copies."""
 
-CHUNK_OBJECTS = 8192
-GROUP_ITEMS = 1024
 GROUP_BYTES = 128 << 20
 """Granted, copied and committed together: bounds what one writer holds uncommitted."""
 
 DEVICE_GROUP_BYTES = 512 << 20
 """A device copies 128 MiB in 2.5 ms, about what the calls before and after the copies of a group take: on an H200 puts
 go at 26 GB/s with groups of that size, at 34 with this one (one large copy: 55)."""
-
-GROUP_KEY_CHARS = 3 << 20
-"""Key texts of one Begin, at most 4 bytes a character: a frame takes 16 MiB."""
 
 _OK, _FAILED = np.uint8(Status.OK), np.uint8(Status.FAILED)
 _READ = np.array([Status.MISSING, Status.OK], dtype=np.uint8)
@@ -132,7 +131,7 @@ class ShmTransport:
         with self._gate:
             self._register_mapping()
             group_bytes = DEVICE_GROUP_BYTES if self._copier.device else GROUP_BYTES
-            for group in _groups(batches, group_bytes):
+            for group in groups_of(batches, group_bytes):
                 if self._gate.closed:
                     break
                 try:
@@ -243,10 +242,19 @@ class ShmTransport:
     # ------------------------------------------------------------ writing
 
     def _write_group(self, group: Sequence[WriteBatch], deadline_s: float) -> U8:
-        """One begin, the copies, one commit."""
+        """One begin, the copies, one commit; or less."""
         if len(group) == 1 and self.door is not None and group[0].item.lengths and is_small(group[0]):
             return self.door.write(group[0], deadline_s)  # one exchange with the node less
         self._session.open(deadline_s)
+        slot_bytes = 0
+        if len(group) == 1:
+            slot_bytes = slot_bytes_of(group[0], self._spec_of(group[0].item.keyspace))
+            outcome = self._put_ahead(group[0], slot_bytes, deadline_s) if slot_bytes else None
+            if outcome is not None:
+                return outcome
+        return self._begin_and_commit(group, slot_bytes, deadline_s)
+
+    def _begin_and_commit(self, group: Sequence[WriteBatch], slot_bytes: int, deadline_s: float) -> U8:
         items = [batch.item for batch in group]
         direct = any(batch.direct for batch in group)
         with self._session.put() as put_id:
@@ -269,14 +277,36 @@ class ShmTransport:
                 raise
             visible = any(batch.visible for batch in group)
             commit = Commit(self._session.id, [put_id], visible=visible, direct=direct)
-            committed = self._call(commit, deadline_s)
-            if not isinstance(committed, Committed) or len(committed.statuses) != 1:
-                raise TransferFailed(peer=self._node.address, reason=f"{type(committed).__name__} to Commit")
-            outcome = np.frombuffer(committed.statuses[0], dtype=np.uint8)
-            if len(outcome) != len(statuses):
-                raise TransferFailed(peer=self._node.address, reason="Committed of another size")
-            statuses[go] = outcome[go]
+            statuses[go] = self._commit(commit, len(statuses), slot_bytes, deadline_s)[go]
         return statuses
+
+    def _put_ahead(self, batch: WriteBatch, slot_bytes: int, deadline_s: float) -> U8 | None:
+        """A put into slots that were granted ahead: the copies, then one call that names and commits them. None where there
+        are no such slots, or the node has forgotten them: to be begun as any other."""
+        count = batch.source.count
+        with self._session.put_ahead(slot_bytes, count) as grant:
+            if grant is None:
+                return None
+            if not self._copy_in(grant.slots[:count], batch.lengths, batch.source):
+                raise TransferFailed(peer=self._node.address, reason="a granted slot lies outside its page")
+            put = PutAhead(grant.session, grant.put_id, batch.item, batch.visible, batch.direct)
+            outcome = self._commit(put, count, slot_bytes, deadline_s)
+        return None if (outcome == Status.GONE).all() else outcome
+
+    def _commit(self, message: Commit | PutAhead, count: int, slot_bytes: int, deadline_s: float) -> U8:
+        """A Status an object of one put. `slot_bytes`: where the next put is likely to want as many slots of this size."""
+        ahead, granted, granted_bytes = self._session.ask_ahead() if slot_bytes else 0, None, 0
+        try:
+            answer = self._call(replace(message, ahead=ahead), deadline_s)
+            if not isinstance(answer, Committed) or [len(part) for part in answer.statuses] != [count]:
+                what = f"{type(answer).__name__} to {type(message).__name__} of {count} blocks"
+                raise TransferFailed(peer=self._node.address, reason=what)
+            granted = answer.ahead
+            granted_bytes = self._segment.slot_bytes(granted.slots) if granted is not None else 0
+        finally:
+            if ahead:
+                self._session.keep_ahead(message.session, ahead, granted, granted_bytes)
+        return np.frombuffer(answer.statuses[0], dtype=np.uint8)
 
     def _fill(self, group: Sequence[WriteBatch], granted: Granted, go: NDArray[np.intp]) -> None:
         """Copies every granted object into its slot."""
@@ -303,7 +333,8 @@ class ShmTransport:
         try:
             return self._node.call(message, deadline_s)
         except KeyspaceUnknown:
-            for item in message.items if isinstance(message, Begin) else []:
+            items = message.items if isinstance(message, Begin) else []
+            for item in [message.item] if isinstance(message, PutAhead) else items:
                 self._register_keyspace(item.keyspace, deadline_s)
         except NotFound:
             self._session.reopen(deadline_s)
@@ -321,42 +352,3 @@ def _part(batch: ReadBatch, part: slice) -> ReadBatch:
     count = len(batch.slots)
     whole = part.start == 0 and part.stop == count
     return batch if whole else batch.part(np.arange(part.start, part.stop))
-
-
-def concatenate(parts: Sequence[Fragments]) -> Fragments:
-    """The objects of all parts, in order."""
-    if len(parts) == 1:
-        return parts[0]
-    starts = np.cumsum([0, *(len(part.sizes) for part in parts)])
-    return Fragments(
-        np.concatenate([part.addresses for part in parts]),
-        np.concatenate([part.sizes for part in parts]),
-        np.concatenate(
-            [[0], *(part.offsets[1:] + start for part, start in zip(parts, starts[:-1], strict=True))]
-        ),
-    )
-
-
-def _groups(batches: Sequence[WriteBatch], group_bytes: int) -> Iterator[list[int]]:
-    """Consecutive batches that are begun and committed together."""
-    if len(batches) == 1:  # the usual case
-        yield [0]
-        return
-    group: list[int] = []
-    blocks = size_bytes = key_chars = 0
-    for i, batch in enumerate(batches):
-        mine = batch.source.count, int(batch.lengths.sum()), sum(map(len, batch.item.keys))
-        blocks, size_bytes, key_chars = blocks + mine[0], size_bytes + mine[1], key_chars + mine[2]
-        full = (
-            blocks > CHUNK_OBJECTS
-            or size_bytes > group_bytes
-            or key_chars > GROUP_KEY_CHARS
-            or len(group) == GROUP_ITEMS
-        )
-        if group and full:
-            yield group
-            group = []
-            blocks, size_bytes, key_chars = mine
-        group.append(i)
-    if group:
-        yield group

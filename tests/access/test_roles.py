@@ -36,6 +36,7 @@ CHANGING = {
     m.ReportBad,
     m.Begin,
     m.PutSmall,
+    m.PutAhead,
     m.LaneWrite,
 }
 OF_NODES = {m.Announce, m.Report, m.Heartbeat, m.Need}

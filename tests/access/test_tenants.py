@@ -197,6 +197,7 @@ def naming(keyspace: bytes) -> dict[str, list[m.Message]]:
             m.ListKeys(keyspace),
             m.Begin(1, 1, [item]),
             m.Begin(1, 1, [item], [9]),
+            m.PutAhead(1, 1, item),
             m.PutSmall(item, bytes(BLOCK_BYTES)),
             m.PutSmall(item, b"too short"),
         ],

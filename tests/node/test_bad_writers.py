@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from support.lane_peer import LanePeer
 from support.local_writer import BLOCK_BYTES, DIGEST, SPEC, LocalWriter, hashes_of
 from support.processes import NodeProcess
 
-from moonpool.schemas.errors import InvalidParams, ProtocolError
+from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown, ProtocolError
+from moonpool.schemas.header import GENERATION_BITS, SlotState
 from moonpool.schemas.messages import (
     Begin,
     BeginItem,
     Commit,
+    Committed,
     Granted,
     LaneWrite,
     Message,
+    PutAhead,
     RegisterKeyspace,
     Revoke,
     SessionHeartbeat,
+    Status,
 )
-from moonpool.schemas.packed import pack_u64
+from moonpool.schemas.packed import pack_u64, u32s
+from moonpool.store_client.node.ahead import SHARE
 from moonpool.store_client.node.puts import LANES
 
 
@@ -42,6 +48,7 @@ def test_bad_writers_take_nothing_from_others() -> None:
             SessionHeartbeat(LANES, [], 1 << 60),
             Commit(LANES, everything),
             Begin(LANES, 77, [item]),
+            PutAhead(LANES, 1, item),
         ]
         for order in orders:
             with pytest.raises(ProtocolError):
@@ -57,3 +64,73 @@ def test_bad_writers_take_nothing_from_others() -> None:
         assert node.status()["used_bytes"] == used_bytes, "slots that nobody holds"
         answer = writer.call(Begin(writer.session, (1 << 64) - 1, [item]))
         assert isinstance(answer, Granted) and answer.statuses == bytes(2)
+
+
+def test_slots_that_were_granted_ahead_are_their_writers_alone() -> None:
+    with (
+        NodeProcess("127.0.0.1:9", size=16 << 20) as node,
+        LocalWriter(node.info.unix_path, node.run_dir) as writer,
+        LocalWriter(node.info.unix_path, node.run_dir) as other,
+    ):
+        put = writer.begin(2)
+        committed = writer.call(Commit(writer.session, [put.put_id], ahead=50))
+        assert isinstance(committed, Committed) and committed.ahead is not None
+        ahead = committed.ahead
+        assert (ahead.put_id, ahead.statuses) == (50, bytes(2))
+        assert not set(u32s(ahead.slots)) & set(u32s(put.slots))
+        states = writer.headers(u32s(ahead.slots))["word"] >> GENERATION_BITS
+        assert states.tolist() == [SlotState.WRITING] * 2, "a reader would take it"
+        item = BeginItem(DIGEST, 0, 0, b"", hashes_of(9, 2))
+        assert other.call(PutAhead(other.session, 50, item)) == Committed([bytes([Status.GONE]) * 2])
+        wrong = [
+            replace(item, hashes=hashes_of(9, 3)),  # more than there are
+            replace(item, hashes=b""),
+            replace(item, hashes=hashes_of(9, 2)[:-1]),
+            replace(item, rank=1),
+            replace(item, shard=1 << 20),
+            replace(item, parent=b"short"),
+            replace(item, lengths=pack_u64([BLOCK_BYTES, BLOCK_BYTES - 1])),
+            replace(item, keys=["a", "b"]),
+        ]
+        for bad in wrong:
+            with pytest.raises(InvalidParams):
+                writer.call(PutAhead(writer.session, 50, bad))
+        with pytest.raises(KeyspaceUnknown):
+            writer.call(PutAhead(writer.session, 50, replace(item, keyspace=bytes(16))))
+        assert node.status()["objects_writing"] == 2
+        for _ in range(2):
+            answer = writer.call(PutAhead(writer.session, 50, replace(item, hashes=hashes_of(9, 1))))
+            assert answer == Committed([bytes(1)]), "the second slot is free again"
+        assert (node.status()["objects_writing"], node.status()["objects"]) == (0, 3)
+        # Without a name nothing can be committed, and a put that was begun has its names.
+        begun = writer.begin(2)
+        assert writer.call(PutAhead(writer.session, begun.put_id, item)) == Committed(
+            [bytes([Status.GONE]) * 2]
+        )
+        put = writer.begin(2)
+        writer.call(Commit(writer.session, [put.put_id], ahead=60))
+        assert writer.commit(60) == bytes([Status.GONE]) * 2
+        assert (node.status()["objects_writing"], node.status()["objects"]) == (0, 5)
+
+
+def test_nobody_gets_many_slots_ahead() -> None:
+    """And nobody any where the node is short of space."""
+    with (
+        NodeProcess("127.0.0.1:9", size=16 << 20) as node,
+        LocalWriter(node.info.unix_path, node.run_dir) as writer,
+    ):
+        share_slots = (16 << 20) // SHARE // 20480
+        held = 0
+        for number in range(8):
+            put = writer.begin(5)
+            committed = writer.call(Commit(writer.session, [put.put_id], ahead=1000 + number))
+            assert isinstance(committed, Committed)
+            held += 5 * (committed.ahead is not None)
+        assert 0 < held <= share_slots and node.status()["objects_writing"] == held
+        writer.call(SessionHeartbeat(writer.session, [], 2000))
+        assert node.status()["objects_writing"] == 0
+        while int(node.status()["used_bytes"]) + (1 << 17) < int(node.status()["high_watermark_bytes"]):
+            writer.put(4)
+        put = writer.begin(5)
+        committed = writer.call(Commit(writer.session, [put.put_id], ahead=3000))
+        assert isinstance(committed, Committed) and committed.ahead is None

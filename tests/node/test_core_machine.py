@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
@@ -12,17 +13,19 @@ from support.core_model import DIGESTS, PAGE, PAGES, SESSIONS, SPECS, Block, Mod
 from support.node_sink import IndexSink
 from support.stateful import stateful_settings
 
-from moonpool.schemas.header import SlotState
+from moonpool.schemas.errors import InvalidParams
+from moonpool.schemas.header import SlotState, keyspace_word
 from moonpool.schemas.keyspace import Kind
-from moonpool.schemas.messages import Begin, BeginItem, DropList, Granted, Status
+from moonpool.schemas.messages import AHEAD_SLOTS, Begin, BeginItem, DropList, Granted, PutAhead, Status
 from moonpool.schemas.packed import join_hashes, pack_u32, pack_u64, u32s, u64s
 from moonpool.store_client.node.adoption import adopt
+from moonpool.store_client.node.ahead import Like, grant_ahead
 from moonpool.store_client.node.annex import SessionRecord
 from moonpool.store_client.node.core import NodeCore, Shortage
 from moonpool.store_client.node.drops import SWEEP_PAGES, hash_set
 from moonpool.store_client.node.headers import generations_in, states_in
 from moonpool.store_client.node.inventory import Inventory
-from moonpool.store_client.node.layout import Layout
+from moonpool.store_client.node.layout import Layout, fixed_slot_bytes, object_slot_bytes
 from moonpool.store_client.node.memory import HeapMemory
 from moonpool.store_client.node.whole_puts import FEW
 
@@ -124,6 +127,87 @@ class CoreMachine(RuleBasedStateMachine):
                 self.model.held[block.slot] = block
         assert next(slots, None) is None
 
+    @rule(
+        session=st.sampled_from(SESSIONS),
+        kind=st.integers(0, 2),
+        count=st.sampled_from([1, 2, 5, AHEAD_SLOTS, AHEAD_SLOTS + 1]),
+        length=st.sampled_from([900, 5000]),
+        free=st.sampled_from([0, 1 << 18]),
+    )
+    def grant_ahead(self, session: int, kind: int, count: int, length: int, free: int) -> None:
+        """Slots for objects of that size, whoever they will be."""
+        item, blocks = self.make_item(kind, 1, 0, length)
+        slot_bytes = self.slot_bytes_of(kind, blocks[0])
+        put_id, self.next_put = self.next_put, self.next_put + 1
+        wanted = Like(count, slot_bytes, keyspace_word(item.keyspace))
+        slots, writers = self.core.slots, self.core.writers
+        free_before = slots.allocator.free_bytes
+        granted = grant_ahead(slots, writers, session, put_id, wanted, free)
+        held = [put for put in self.model.ahead if put[0] == session]
+        held_slots = sum(len(self.model.puts[put]) for put in held)
+        if granted is None:
+            assert slots.allocator.free_bytes == free_before
+            return
+        assert grant_ahead(slots, writers, session, put_id, wanted, free) == granted
+        assert count + held_slots <= AHEAD_SLOTS and slots.allocator.free_bytes >= free
+        self.model.ahead[session, put_id] = slot_bytes
+        self.model.puts[session, put_id] = [
+            Block(item.keyspace, 0, bytes(16), 0, b"", 0, b"", Status.OK, slot, generation, doomed=True)
+            for slot, generation in zip(
+                u32s(granted.slots).tolist(), u64s(granted.generations).tolist(), strict=True
+            )
+        ]
+        new = {block.generation for block in self.model.puts[session, put_id]}
+        assert not new & self.model.generations
+        self.model.generations |= new
+
+    @precondition(lambda self: self.model.ahead)
+    @rule(
+        data=st.data(), kind=st.integers(0, 2), length=st.sampled_from([900, 5000]), times=st.integers(1, 2)
+    )
+    def put_ahead(self, data: st.DataObject, kind: int, length: int, times: int) -> None:
+        """Names for such slots, where they fit."""
+        session, put_id = data.draw(st.sampled_from(sorted(self.model.ahead)))
+        places = self.model.puts[session, put_id]
+        count = data.draw(st.integers(1, len(places) + 1))
+        item, blocks = self.make_item(kind, count, 0, length)
+        request = PutAhead(session, put_id, item)
+        fits = self.model.ahead[session, put_id] == self.slot_bytes_of(kind, blocks[0])
+        if not fits or count > len(places):
+            with pytest.raises(InvalidParams):
+                self.core.put_ahead(request)
+            return
+        for block, place in zip(blocks, places, strict=False):
+            block.slot = place.slot
+            self.write(block)
+        for _ in range(times):
+            assert self.core.put_ahead(request) == bytes(count)
+        for block in blocks:
+            block.generation = self.sink.index[block.slot].generation
+            assert block.generation not in self.model.generations
+            self.model.generations.add(block.generation)
+            self.model.held[block.slot] = block
+        self.forget_put(session, put_id)
+
+    @precondition(lambda self: self.model.puts)
+    @rule(data=st.data())
+    def put_ahead_without_grant(self, data: st.DataObject) -> None:
+        """Its writer has copied what it had to copy; what lies there is nobody's."""
+        session, put_id = data.draw(st.sampled_from(sorted(self.model.puts)))
+        item, _ = self.make_item(2, 2, 0, 900)
+        if (session, put_id) not in self.model.ahead:
+            assert set(self.core.put_ahead(PutAhead(session, put_id, item))) == {Status.GONE}
+            self.forget_put(session, put_id)
+
+    def slot_bytes_of(self, kind: int, block: Block) -> int:
+        if SPECS[kind].variable_size:
+            return object_slot_bytes(block.length + len(block.key))
+        return fixed_slot_bytes(block.length)
+
+    def forget_put(self, session: int, put_id: int) -> list[Block]:
+        self.model.ahead.pop((session, put_id), None)
+        return self.model.puts.pop((session, put_id))
+
     def make_item(self, kind: int, count: int, rank: int, length: int) -> tuple[BeginItem, list[Block]]:
         spec, keyspace = SPECS[kind], DIGESTS[kind]
         rank = min(rank, spec.world - 1)
@@ -180,7 +264,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.commit_put(*data.draw(st.sampled_from(sorted(self.model.puts))), times)
 
     def commit_put(self, session: int, put_id: int, times: int) -> None:
-        blocks = self.model.puts.pop((session, put_id))
+        blocks = self.forget_put(session, put_id)
         statuses = bytearray()
         for block in blocks:
             if block.status != Status.OK:
@@ -200,7 +284,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def revoke(self, data: st.DataObject) -> None:
         session, put_id = data.draw(st.sampled_from(sorted(self.model.puts)))
-        del self.model.puts[session, put_id]
+        self.forget_put(session, put_id)
         assert self.core.revoke(session, [put_id]) == 1
         assert self.core.revoke(session, [put_id, 10**9]) == 0
 
@@ -214,13 +298,14 @@ class CoreMachine(RuleBasedStateMachine):
         lost = [put_id for put_id in mine if put_id <= newest and put_id not in listed]
         assert self.core.session_heartbeat(session, listed, newest) == len(lost)
         for put_id in lost:
-            del self.model.puts[session, put_id]
+            self.forget_put(session, put_id)
 
     @precondition(lambda self: len(self.model.puts) > 2)
     @rule(session=st.sampled_from(SESSIONS))
     def die(self, session: int) -> None:
         self.core.end_session(session)
-        self.model.puts = {put: blocks for put, blocks in self.model.puts.items() if put[0] != session}
+        for put in [put for put in self.model.puts if put[0] == session]:
+            self.forget_put(*put)
         self.core.open_session(SessionRecord(session, f"/lock/{session}"))
 
     # ------------------------------------------------------------ the master
@@ -329,6 +414,7 @@ class CoreMachine(RuleBasedStateMachine):
             if any(block.status == Status.OK for block in blocks)
         }
         assert asked == {session: session in granted for session in SESSIONS}
+        self.model.ahead.clear()  # slots that their writers can only give back
         self.model.puts = {
             put: kept
             for put, blocks in self.model.puts.items()
