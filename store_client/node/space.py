@@ -67,7 +67,7 @@ class SpaceKeeper:
     def look(self) -> None:
         """Slots were granted: where they were too many, eviction begins at once, while their writer fills them. Event
         loop only; what lanes grant is seen a little later."""
-        if self._core.slots.allocator.free_bytes < self._free_bytes_low:
+        if self._core.slots.allocator.free_bytes < self.free_bytes_low:
             self._low.set()
 
     async def run(self) -> None:
