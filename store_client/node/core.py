@@ -342,8 +342,8 @@ class NodeCore:
         writer, item = self.writers.get(request.session), request.item
         put = writer.puts.get(request.put_id)
         if put is None or not put.ahead_bytes:
-            self.revoke(request.session, [request.put_id])  # its writer has copied what it had to copy
             told, gone = writer.finished.get(request.put_id, b""), bytes([Status.GONE]) * self.count(item)
+            self.revoke(request.session, [request.put_id])  # its writer has copied what it had to copy
             self.reported, self.generations = dict(self._last_serials), [()]  # it may be among them
             return told if len(told) == len(gone) else gone
         named = name(self.slots, put, item, self.keyspaces.spec(item.keyspace), self.shards)

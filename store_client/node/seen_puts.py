@@ -52,7 +52,12 @@ class SeenPuts:
         later, generations = Later(), self._core.generations
         granted: list[Granted | None] = []
 
+        def grant() -> None:
+            if ahead is not None and not granted and not later.over:
+                granted.append(ahead())
+
         def seen(outcome: Surplus | Unavailable) -> None:
+            grant()
             if isinstance(outcome, Unavailable):
                 reply = Committed(without_proof(statuses), *granted)
             else:
@@ -70,14 +75,12 @@ class SeenPuts:
                 self._timer = self._loop.call_later(self._wait_s, self._give_up)
             if ahead is not None:
                 # What is written is sent at the end of a turn of the loop: the report is in the next one.
-                self._loop.call_soon(self._loop.call_soon, self._grant, later, ahead, granted)
+                self._loop.call_soon(self._loop.call_soon, self._under_lock, grant)
         return later
 
-    def _grant(self, later: Later, ahead: GrantAhead, granted: list[Granted | None]) -> None:
-        """While the report is on its way to the master and back."""
-        if not later.over:
-            with self._core.lock:
-                granted.append(ahead())
+    def _under_lock(self, call: Callable[[], None]) -> None:
+        with self._core.lock:
+            call()
 
     def _end(self, later: Later, reply: Message | DeadlineExceeded) -> None:
         self._open.pop(later, None)
