@@ -19,6 +19,11 @@ I64 = NDArray[np.int64]
 Number = TypeVar("Number", np.uint32, np.int64)
 
 
+_U16, _U32, _U64 = np.dtype("<u2"), np.dtype("<u4"), np.dtype("<u8")
+_NAMES = {size: np.dtype(f"S{size}") for size in (16, 32)}
+"""Made once: numpy takes as long to make one as for the view."""
+
+
 class PackedHashes(Sequence[bytes]):
     """Hashes of one size that lie in one byte string: as good as a list of them, and made in no time."""
 
@@ -54,7 +59,8 @@ class PackedHashes(Sequence[bytes]):
 
     def padded(self) -> NDArray[np.bytes_]:
         """As headers are compared with."""
-        return np.frombuffer(self.packed, dtype=f"S{self.hash_bytes}")
+        dtype = _NAMES.get(self.hash_bytes) or np.dtype(f"S{self.hash_bytes}")
+        return np.frombuffer(self.packed, dtype)
 
 
 def split_hashes(packed: bytes, hash_bytes: int) -> list[bytes]:
@@ -91,17 +97,17 @@ def count_of(packed: bytes, item_bytes: int, field: str) -> int:
 
 def u16s(packed: bytes) -> U16:
     """View of little-endian u16 values, read-only."""
-    return np.frombuffer(packed, dtype="<u2")
+    return np.frombuffer(packed, _U16)
 
 
 def u32s(packed: bytes) -> U32:
     """View of little-endian u32 values, read-only."""
-    return np.frombuffer(packed, dtype="<u4")
+    return np.frombuffer(packed, _U32)
 
 
 def u64s(packed: bytes) -> U64:
     """View of little-endian u64 values, read-only."""
-    return np.frombuffer(packed, dtype="<u8")
+    return np.frombuffer(packed, _U64)
 
 
 def pack_u16(values: Sequence[int] | NDArray[np.generic]) -> bytes:

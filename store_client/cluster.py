@@ -99,7 +99,7 @@ class Cluster:
     def column(self, keyspace: bytes, roots: Sequence[bytes], deadline_s: float) -> bytes:
         """The `shards` column of a request that names runs by their first blocks' hashes, or rows of a flat keyspace.
         Raises Unreachable."""
-        shards = self.shards(deadline_s)
+        shards = self._known(deadline_s).shards
         if shards == 1 or not roots:
             return b""
         return pack_u16(shards_of(keyspace, join_hashes(roots), len(roots[0]), shards))
@@ -115,7 +115,11 @@ class Cluster:
         answer and the request can bear it. Raises what the masters answer, and Unreachable."""
         if type(message) in _FOR_ANY:
             return self._ask_any(message, reply, deadline_s)
-        answer = self._route(message, deadline_s, REDIRECTS_MAX)
+        known = self._known(deadline_s)
+        if len(known.masters) == 1:  # the usual case
+            answer = self._ask_one(known, 0, message, deadline_s, REDIRECTS_MAX)
+        else:
+            answer = self._route(message, deadline_s, REDIRECTS_MAX)
         if not isinstance(answer, reply):
             name = type(answer).__name__
             raise ProtocolError(peer=self.name, reason=f"{name} in answer to {type(message).__name__}")
@@ -148,25 +152,29 @@ class Cluster:
     def _route(self, message: Message, deadline_s: float, redirects: int) -> Message:
         known = self._known(deadline_s)
         if len(known.masters) == 1:
-            return self._ask_one(known, Part(0, message, None), deadline_s, redirects)
+            return self._ask_one(known, 0, message, deadline_s, redirects)
         owners = np.array(known.owners)
         everybody = sorted(set(known.owners))
         parts = parts_of(message, Places(owners, everybody, True, self._hash_bytes))
         if len(parts) == 1:
-            return self._ask_one(known, parts[0], deadline_s, redirects)
+            return self._ask_one(known, parts[0].place, parts[0].message, deadline_s, redirects)
         outcomes = self._ask_all(known, parts, deadline_s)
         for index, outcome in enumerate(outcomes):
             if isinstance(outcome, WrongShard):
-                outcomes[index] = self._redirected(outcome, known, parts[index], deadline_s, redirects)
+                outcomes[index] = self._redirected(
+                    outcome, known, parts[index].message, deadline_s, redirects
+                )
         if isinstance(message, Describe):
             return _described(outcomes)
         return self._merged(message, parts, outcomes)
 
-    def _ask_one(self, known: _Map, part: Part, deadline_s: float, redirects: int) -> Message:
+    def _ask_one(
+        self, known: _Map, place: int, message: Message, deadline_s: float, redirects: int
+    ) -> Message:
         try:
-            return self._owner(known, part.place).ask(part.message, Message, deadline_s)
+            return self._owner(known, place).ask(message, Message, deadline_s)
         except WrongShard as error:
-            outcome = self._redirected(error, known, part, deadline_s, redirects)
+            outcome = self._redirected(error, known, message, deadline_s, redirects)
         except Unreachable:
             self._stale = True  # another one may have taken its shards over
             raise
@@ -196,10 +204,11 @@ class Cluster:
     def _owner(self, known: _Map, place: int) -> MasterLink:
         if place == _NOBODY:
             raise Unavailable(peer="a shard's master", retry_in_s=REFRESH_PAUSE_S)
-        return self._link(known.masters[place])
+        name = known.masters[place]
+        return self._links.get(name) or self._new_link(name)
 
     def _redirected(
-        self, refusal: WrongShard, known: _Map, part: Part, deadline_s: float, redirects: int
+        self, refusal: WrongShard, known: _Map, message: Message, deadline_s: float, redirects: int
     ) -> Outcome:
         """Asks whoever owns the shards by now."""
         if redirects <= 0:
@@ -211,7 +220,7 @@ class Cluster:
             self._refresh(known, deadline_s)
             if self._known(deadline_s).shards != known.shards:
                 return refusal  # the request names shards of another cluster
-            return self._route(part.message, deadline_s, redirects - 1)
+            return self._route(message, deadline_s, redirects - 1)
         except MoonpoolError as error:
             return error
 

@@ -43,10 +43,14 @@ class MasterLink:
     def ask(self, message: Message, reply: type[Reply], deadline_s: float) -> Reply:
         """The answer, of that type. Raises what the master answers, and Unreachable."""
         try:
-            answer = self._call(message, deadline_s)
+            with self._guard.call(time.monotonic()):
+                answer = self._pool.call(message, deadline_s)
         except KeyspaceUnknown:
             answer = self._tell_and_call(message, deadline_s)
-        return self._checked(answer, message, reply)
+        if not isinstance(answer, reply):
+            reason = f"{type(answer).__name__} in answer to {type(message).__name__}"
+            raise ProtocolError(peer=self.address, reason=reason)
+        return answer
 
     def begin(self, message: Message, deadline_s: float) -> Asked:
         """Sends a request; whoever begins several waits for all of them at once. Raises Unreachable."""
@@ -69,13 +73,6 @@ class MasterLink:
         for spec in specs:
             self.register(spec, deadline_s)
         return self._call(message, deadline_s)
-
-    def _checked(self, answer: Message, message: Message, reply: type[Reply]) -> Reply:
-        if not isinstance(answer, reply):
-            raise ProtocolError(
-                peer=self.address, reason=f"{type(answer).__name__} in answer to {type(message).__name__}"
-            )
-        return answer
 
     def register(self, spec: KeyspaceSpec, deadline_s: float) -> bytes:
         """Makes a keyspace known."""

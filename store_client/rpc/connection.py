@@ -285,7 +285,7 @@ class ConnectionPool:
     def _take(self, message: Message, deadline_s: float) -> RpcConnection:
         if os.getpid() != self._pid:
             raise UsedAfterFork(what=f"the connection pool of {self.address}", pid=self._pid)
-        start_s = time.monotonic()
+        start_s = 0.0
         with self._lock:
             while not self._closed:
                 if self._free:
@@ -293,6 +293,7 @@ class ConnectionPool:
                 if len(self._all) < self._size_max:
                     self._all.append(self._make())
                     return self._all[-1]
+                start_s = start_s or time.monotonic()
                 self._waiting += 1
                 given = self._changed.wait(max(0.0, deadline_s - time.monotonic()))
                 self._waiting -= 1
