@@ -204,7 +204,7 @@ class MasterLink:
         """Sends what the windows allow, a few messages at a time."""
         for _ in range(MESSAGES_A_FLUSH):
             connection = self._connection
-            if connection is None:
+            if connection is None or not self._shared.streams.news:
                 return
             with self._core.lock:
                 report = self._next_report()
@@ -233,11 +233,14 @@ class MasterLink:
         if isinstance(message, MoonpoolError):
             return  # the connection is lost, and its owner knows
         stream = self._shared.streams.of(report.shard)
-        kind = CODES.get(message.code) if isinstance(message, Failed) else None
-        if isinstance(message, Done):
+        if type(message) is Done:  # the usual case
             with self._core.lock:
                 stream.acknowledged(report.stream, report.sequence)
-        elif isinstance(message, Refused) and len(message.generations) == 8 * len(message.answers):
+            if connection is self._connection and self._shared.streams.news:
+                self.flush()
+            return
+        kind = CODES.get(message.code) if isinstance(message, Failed) else None
+        if isinstance(message, Refused) and len(message.generations) == 8 * len(message.answers):
             surplus = dict(zip(u64s(message.generations).tolist(), message.answers, strict=True))
             with self._core.lock:
                 stream.acknowledged(report.stream, report.sequence, surplus)
@@ -259,7 +262,7 @@ class MasterLink:
                 connection, RpcFailed(peer=self.address, reason=f"answered a report with {message}")
             )
             return
-        if connection is self._connection:
+        if connection is self._connection and self._shared.streams.news:
             self.flush()
 
     def _give_up(self, connection: AsyncRpcConnection, error: MoonpoolError) -> None:

@@ -47,6 +47,8 @@ class ReportStreams:
         self._next_generation = next_generation
         self._streams: dict[int, ReportStream] = {}
         self._window = WINDOW
+        self.news: set[int] = set()
+        """Shards that have something to tell: to be read without the lock, before it is asked for."""
 
     def use_shards(self, shards: int) -> None:
         """How many the cluster has: they share the window."""
@@ -64,6 +66,7 @@ class ReportStreams:
                 window=self._window,
                 obeyed=lambda: self._obeyed(shard),
                 next_generation=self._next_generation,
+                news=self.news,
             )
         return stream
 

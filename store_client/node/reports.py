@@ -93,7 +93,10 @@ class ReportStream:
         obeyed: Callable[[], list[Order]] = list,
         next_generation: Callable[[], int] = lambda: 0,
         queued_rows_max: int = QUEUED_ROWS_MAX,
+        news: set[int] | None = None,
     ) -> None:
+        """`news`: shards that have something to tell, of all streams of a segment."""
+        self._news = set() if news is None else news
         self._segment = segment
         self._shard = shard
         self._open_inventory = open_inventory
@@ -180,9 +183,11 @@ class ReportStream:
         words = [word for order in self._obeyed() for word in order]
         self._push(Obeyed(pack_u64(words), self._next_generation()))
         self._inventory = self._open_inventory()
+        self._news.add(self._shard)
         self.streams_started += 1
 
     def _clear(self) -> None:
+        self._news.discard(self._shard)
         self._queue.clear()
         self._queued_rows = 0
         self._unacked.clear()
@@ -199,8 +204,9 @@ class ReportStream:
 
     def _push(self, op: Op) -> int:
         self._serial += 1
-        if self.connected:
+        if self._stream >= 0:
             rows = len(op.slots) // 4 if isinstance(op, Entries | Freed | Moved) else 1
+            self._news.add(self._shard)
             self._queue.append((self._serial, op, rows))
             self._queued_rows += rows
         return self._serial
@@ -223,6 +229,8 @@ class ReportStream:
             ops.append(op)
             rows += op_rows
         self._queued_rows -= rows
+        if not self._queue and self._inventory is None:
+            self._news.discard(self._shard)
         if not ops and not had_inventory:
             return None
         report = Report(self._segment, self._stream, self._sequence, ops, self._shard, self._epoch)
@@ -318,6 +326,7 @@ class ReportStream:
         )
         assert all(wait.serial is None or wait.serial > self._acked_serial for wait in self._waits)
         assert self.connected or not (self._queue or self._unacked or self._inventory)
+        assert (self._shard in self._news) is (bool(self._queue) or self._inventory is not None)
 
 
 def as_future(watch: Callable[[Seen], Wait]) -> Future[Surplus]:

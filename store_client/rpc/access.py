@@ -71,7 +71,7 @@ class Visitor:
         self._access = access
         self._admission: Admission | None = None
         self._refusal: Unauthorized | None = None
-        self._allowed: set[type[Message]] = set()
+        self.allowed: set[type[Message]] = set()
         """Requests that its role was found to allow."""
 
     def look_at(self, transport: asyncio.BaseTransport, tls: ServerTls | None) -> None:
@@ -91,7 +91,7 @@ class Visitor:
             if self._refusal is None:
                 self._admission = self._access.admit(hello)
                 self.identity = self._admission.identity
-                self._allowed.clear()
+                self.allowed.clear()
         except Unauthorized as error:
             self._refusal = error
         return self._refusal
@@ -102,9 +102,8 @@ class Visitor:
 
     def check(self, request: type[Message]) -> None:
         """Raises Forbidden."""
-        if request not in self._allowed:
-            check_role(self.identity, request)
-            self._allowed.add(request)
+        check_role(self.identity, request)
+        self.allowed.add(request)
 
 
 WITHDRAWN = "the token of this connection was withdrawn"

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import msgspec
 
-from moonpool import __version__
 from moonpool.schemas.access import Identity
 from moonpool.schemas.errors import (
     InvalidParams,
@@ -23,8 +22,8 @@ from moonpool.schemas.errors import (
     Unauthorized,
     VersionMismatch,
 )
-from moonpool.schemas.framing import PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame, split_trace
-from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
+from moonpool.schemas.framing import PREFIX, PROTOCOL_VERSION, PUSH_ID, FrameReader, split_trace
+from moonpool.schemas.messages import Failed, Hello, Message, encode
 from moonpool.store_client.rpc.access import WITHDRAWN, Visitor
 from moonpool.store_client.rpc.address import set_tcp_options
 from moonpool.store_client.rpc.failures import failed
@@ -55,6 +54,7 @@ class ServerConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(self.name)
         self._tasks: set[Pending | Later] = set()
+        self._tasks_max = service.limits.inflight_max
         self._spans: dict[int, CallSpan] = {}  # of requests under way that name one
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -140,8 +140,38 @@ class ServerConnection(asyncio.Protocol):
             self._closing_since_s = time.monotonic()
             self._transport.abort()
 
-    def data_received(self, data: bytes) -> None:
-        self._turn(data)
+    def data_received(self, data: bytes = b"") -> None:
+        """What has come, or what an earlier turn has left of it."""
+        self._turn_due = False
+        if self._closing_since_s is not None or self._transport.is_closing():
+            return
+        self._in_turn, rest = True, False
+        try:
+            frame = self._reader.whole(data)
+            if frame is not None:  # the usual case
+                self._partial_since_s = None
+                self._take(*frame)
+            else:
+                rest = self._serve(data)
+        except ProtocolError as error:
+            log.info("%s closes a connection: %s", self._service.name, error)
+            self._send(PUSH_ID, Failed(error.code, str(error)))
+            self.close()
+            return
+        finally:
+            self._in_turn = False
+            if self._out:
+                self._flush()
+        if frame is None and (self._counted_bytes or self._reader.pending_bytes):
+            self._count_buffered()
+        # `_blocked`, without a call for what comes with each request
+        if (
+            rest
+            or not self._reading
+            or self._unread_since_s is not None
+            or len(self._tasks) >= self._tasks_max
+        ):
+            self._plan(rest)
 
     def pause_writing(self) -> None:
         self._unread_since_s = time.monotonic()
@@ -167,35 +197,10 @@ class ServerConnection(asyncio.Protocol):
     @property
     def _blocked(self) -> bool:
         """Whether the peer must take replies, or requests must finish, before another one is begun."""
-        return self._unread_since_s is not None or len(self._tasks) >= self._service.limits.inflight_max
-
-    def _turn(self, data: bytes = b"") -> None:
-        self._turn_due = False
-        if self._closing_since_s is not None or self._transport.is_closing():
-            return
-        self._in_turn = True
-        try:
-            rest = self._serve(data)
-        except ProtocolError as error:
-            log.info("%s closes a connection: %s", self._service.name, error)
-            self._send(PUSH_ID, Failed(error.code, str(error)))
-            self.close()
-            return
-        finally:
-            self._in_turn = False
-            self._flush()
-        if self._counted_bytes or self._reader.pending_bytes:
-            self._count_buffered()
-        if rest or not self._reading or self._blocked:
-            self._plan(rest)
+        return self._unread_since_s is not None or len(self._tasks) >= self._tasks_max
 
     def _serve(self, data: bytes) -> bool:
         """Answers frames until the turn is over. Returns whether there may be more of them."""
-        frame = self._reader.whole(data)
-        if frame is not None:
-            self._partial_since_s = None
-            self._take(*frame)
-            return False
         limits = self._service.limits
         end_s = time.monotonic() + limits.turn_s
         count = 0
@@ -231,7 +236,7 @@ class ServerConnection(asyncio.Protocol):
     def _wake(self) -> None:
         if not self._turn_due and not self._blocked and self._closing_since_s is None:
             self._turn_due = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self.data_received)
 
     def _count_buffered(self) -> None:
         """Where partial frames take too much memory, whoever holds most of it goes: not who came last."""
@@ -291,26 +296,15 @@ class ServerConnection(asyncio.Protocol):
         self._greeted = True
         self.hello = msgspec.structs.replace(hello, token="")
         self.name = f"{printable(hello.role)} {printable(hello.client)} ({self.name})"
-        limit_bytes = service.limits.frame_bytes_max
-        self._reader.limit_bytes = limit_bytes
-        self._send(
-            request_id,
-            Welcome(
-                PROTOCOL_VERSION,
-                service.name,
-                service.handler.epoch,
-                limit_bytes,
-                version=__version__,
-                time_ms=time.time_ns() // 1_000_000,
-                traces=service.spans is not None,
-            ),
-        )
+        self._reader.limit_bytes = service.limits.frame_bytes_max
+        self._send(request_id, service.welcome())
         service.handler.connected(self)
 
     def _handle(self, request_id: int, message: Message) -> None:
         start_s = time.perf_counter()
         try:
-            self._visitor.check(type(message))
+            if type(message) not in self._visitor.allowed:
+                self._visitor.check(type(message))
             reply = self._service.handler.handle(message, self)
             if isinstance(reply, Message):
                 self._answer(request_id, message, start_s, reply)
@@ -370,11 +364,16 @@ class ServerConnection(asyncio.Protocol):
         self._write(request_id, body)
 
     def _write(self, request_id: int, body: bytes) -> None:
-        self._out.append(encode_frame(request_id, body))
+        frame = PREFIX.pack(4 + len(body), request_id) + body
+        if not self._in_turn:
+            if not self._transport.is_closing():
+                self._transport.write(frame)
+            return
+        self._out.append(frame)
         self._out_bytes += len(body)
         # One write a turn, so that pipelined requests don't cost a system call each. What is large goes at once,
         # or the peer's back-pressure would be noticed too late.
-        if not self._in_turn or self._out_bytes > FLUSH_BYTES:
+        if self._out_bytes > FLUSH_BYTES:
             self._flush()
 
     def _flush(self) -> None:

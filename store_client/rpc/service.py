@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from moonpool.schemas.messages import Message
+from moonpool import __version__
+from moonpool.schemas.framing import PROTOCOL_VERSION
+from moonpool.schemas.messages import Message, Welcome
 from moonpool.store_client.rpc.access import Access
 from moonpool.store_client.rpc.later import Later
 from moonpool.store_client.rpc.peer import Handler, Limits, Pending
@@ -33,3 +36,15 @@ class Service:
     tasks: set[Pending | Later] = field(default_factory=set)
     buffered_bytes: int = 0
     timings: CallTimings = field(default_factory=CallTimings)
+
+    def welcome(self) -> Welcome:
+        """For a peer that was let in."""
+        return Welcome(
+            PROTOCOL_VERSION,
+            self.name,
+            self.handler.epoch,
+            self.limits.frame_bytes_max,
+            version=__version__,
+            time_ms=time.time_ns() // 1_000_000,
+            traces=self.spans is not None,
+        )
