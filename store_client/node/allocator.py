@@ -68,7 +68,8 @@ class Allocator:
         self.free[page] = top
         if not top:
             del pages[page]
-        self._account(-slot_bytes)
+        self.used_bytes += slot_bytes
+        self.free_slot_bytes -= slot_bytes
         return page << SLOT_INDEX_BITS | int(stack[top])
 
     def give(self, slots: U32) -> None:

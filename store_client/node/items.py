@@ -35,7 +35,7 @@ def check_item(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) ->
     """Checks an item against its keyspace, and its shard against how many there are; its lengths are left unread.
     Returns how many blocks it has, and their keys. Raises InvalidParams."""
     count, rest = divmod(len(item.hashes), spec.hash_bytes)
-    keys = [key.encode() for key in item.keys]
+    keys = list(map(str.encode, item.keys))
     good = (
         not rest
         and 0 < count <= BLOCKS_MAX
@@ -43,7 +43,10 @@ def check_item(item: BeginItem, spec: KeyspaceSpec, shards: int = SHARDS_MAX) ->
         and 0 <= item.position <= _POSITION_MAX
         and 0 <= item.shard < shards
         and len(item.parent) in (0, spec.hash_bytes)
-        and (not keys or (len(keys) == count and spec.variable_size and max(map(len, keys)) <= KEY_BYTES_MAX))
+        and (
+            not keys
+            or (len(keys) == count and not spec.shard_bytes[0] and max(map(len, keys)) <= KEY_BYTES_MAX)
+        )
     )
     if not good:  # asked one by one for the error: a put of one object would spend its time on saying yes
         _check_all(item, spec, shards, keys)

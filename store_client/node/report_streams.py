@@ -77,7 +77,8 @@ class ReportStreams:
 
     def settled(self, shard: int) -> bool:
         """Whether the master of the shard knows all that the segment holds."""
-        return self.of(shard).settled
+        stream = self._streams.get(shard)
+        return stream is not None and stream.settled
 
     def watch(self, serials: Mapping[int, int], seen: Seen, *, unbroken: bool = False) -> Wait:
         """See Watch, and ReportStream.watch. Raises Unavailable."""

@@ -41,6 +41,8 @@ CARRIED_MAX = 4096
 WAITERS_MAX = 8192
 
 
+_ANSWERS = (DropDone, Checked, Copied)
+
 Surplus = Mapping[int, int]
 """Generations of committed slots that a master has no use for, and a PutAnswer of each."""
 
@@ -153,7 +155,7 @@ class ReportStream:
     def emit(self, op: Op) -> int:
         """Queues an op, and says what to wait for until the master has it."""
         serial = self._push(op)
-        if isinstance(op, DropDone | Checked | Copied):
+        if isinstance(op, _ANSWERS):
             if len(self._carried) >= CARRIED_MAX:
                 del self._carried[next(iter(self._carried))]
             self._carried[serial] = op
@@ -205,7 +207,7 @@ class ReportStream:
     def _push(self, op: Op) -> int:
         self._serial += 1
         if self._stream >= 0:
-            rows = len(op.slots) // 4 if isinstance(op, Entries | Freed | Moved) else 1
+            rows = len(op.slots) // 4 if isinstance(op, (Entries, Freed, Moved)) else 1
             self._news.add(self._shard)
             self._queue.append((self._serial, op, rows))
             self._queued_rows += rows

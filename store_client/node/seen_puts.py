@@ -22,6 +22,44 @@ Generations = Sequence[Sequence[int] | U64]
 """As NodeCore.generations."""
 
 
+class _Put(Later):
+    """What a writer waits for."""
+
+    __slots__ = ("_ahead", "_generations", "_granted", "_puts", "_statuses", "until_s", "wait")
+
+    def __init__(
+        self, puts: SeenPuts, statuses: list[bytes], generations: Generations, ahead: GrantAhead | None
+    ) -> None:
+        super().__init__()
+        self._ahead = ahead
+        self._granted: Granted | None = None
+        self._puts = puts
+        self._statuses = statuses
+        self._generations = generations
+        self.until_s = 0.0
+        self.wait: Wait | None = None
+
+    def seen(self, outcome: Surplus | Unavailable) -> None:
+        """See Seen."""
+        self.grant()
+        statuses = self._statuses
+        if isinstance(outcome, Unavailable):
+            statuses = without_proof(statuses)
+        elif outcome:
+            statuses = with_surplus(statuses, self._generations, outcome)
+        self._puts.end(self, Committed(statuses, self._granted))
+
+    def grant(self) -> None:
+        """Slots for the writer's next put, once, where they are wanted. Under the node's lock."""
+        if self._ahead is not None and not self.over:
+            ahead, self._ahead = self._ahead, None
+            self._granted = ahead()
+
+    def left(self) -> None:
+        """See Later."""
+        self._puts.leave(self)
+
+
 class SeenPuts:
     """To be made in the event loop, and used there only. `settled`: whether the master of a shard knows all that the node
     holds."""
@@ -33,8 +71,8 @@ class SeenPuts:
         self.settled = settled
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._open: dict[Later, tuple[float, Wait]] = {}
-        """Those that wait, and until when: in that order, since all wait equally long. One timer serves all."""
+        self._open: dict[_Put, None] = {}
+        """Those that wait, in the order in which their time is over, since all wait equally long: one timer serves all."""
         self._timer: asyncio.TimerHandle | None = None
 
     def answer(
@@ -49,58 +87,49 @@ class SeenPuts:
         begun under: those who come next may be telling the node of removals from before it."""
         if not visible and not direct:
             return Committed(statuses, ahead() if ahead else None)
-        later, generations = Later(), self._core.generations
-        granted: list[Granted | None] = []
-
-        def grant() -> None:
-            if ahead is not None and not granted and not later.over:
-                granted.append(ahead())
-
-        def seen(outcome: Surplus | Unavailable) -> None:
-            grant()
-            if isinstance(outcome, Unavailable):
-                reply = Committed(without_proof(statuses), *granted)
-            else:
-                reply = Committed(with_surplus(statuses, generations, outcome), *granted)
-            if threading.get_ident() == self._thread:
-                self._end(later, reply)
-            else:  # a lane's commit has broken the stream
-                self._loop.call_soon_threadsafe(self._end, later, reply)
-
-        wait = self._watch(self._core.reported, seen, unbroken=direct)
-        if not later.over:
-            self._open[later] = time.monotonic() + self._wait_s, wait
-            later.on_cancel(lambda: self._leave(later))
+        put = _Put(self, statuses, self._core.generations, ahead)
+        wait = self._watch(self._core.reported, put.seen, unbroken=direct)
+        if not put.over:
+            put.wait, put.until_s = wait, time.monotonic() + self._wait_s
+            self._open[put] = None
             if self._timer is None:
                 self._timer = self._loop.call_later(self._wait_s, self._give_up)
             if ahead is not None:
                 # What is written is sent at the end of a turn of the loop: the report is in the next one.
-                self._loop.call_soon(self._loop.call_soon, self._under_lock, grant)
-        return later
+                self._loop.call_soon(self._loop.call_soon, self._under_lock, put.grant)
+        return put
 
     def _under_lock(self, call: Callable[[], None]) -> None:
         with self._core.lock:
             call()
 
-    def _end(self, later: Later, reply: Message | DeadlineExceeded) -> None:
-        self._open.pop(later, None)
-        later.set(reply)
+    def end(self, put: _Put, reply: Message | DeadlineExceeded) -> None:
+        """The reply to a put. From any thread: a lane's commit may break a stream."""
+        if threading.get_ident() == self._thread:
+            self._open.pop(put, None)
+            put.wait = None
+            put.set(reply)
+        else:
+            self._loop.call_soon_threadsafe(self.end, put, reply)
 
-    def _leave(self, later: Later) -> None:
-        _, wait = self._open.pop(later)
-        wait.leave()
+    def leave(self, put: _Put) -> None:
+        """Nobody waits for it any more."""
+        self._open.pop(put, None)
+        wait, put.wait = put.wait, None
+        if wait is not None:
+            wait.leave()
 
     def _give_up(self) -> None:
         """Nobody waits longer than that."""
         self._timer = None
         now_s = time.monotonic()
         while self._open:
-            later, (until_s, wait) = next(iter(self._open.items()))
-            if until_s > now_s:
-                self._timer = self._loop.call_later(until_s - now_s, self._give_up)
+            put = next(iter(self._open))
+            if put.until_s > now_s:
+                self._timer = self._loop.call_later(put.until_s - now_s, self._give_up)
                 return
-            wait.leave()
-            self._end(later, DeadlineExceeded(peer="the master", what="a report", timeout_s=self._wait_s))
+            self.leave(put)
+            put.set(DeadlineExceeded(peer="the master", what="a report", timeout_s=self._wait_s))
 
 
 def with_surplus(statuses: list[bytes], generations: Generations, surplus: Surplus) -> list[bytes]:

@@ -79,6 +79,7 @@ class Slots:
         self._header_offset = layout.header_offset
         self._headers_per_page = layout.headers_per_page
         self.native_layout = layout.native(address_of(self.data))
+        self._page_bytes = layout.page_bytes
         self._ceiling = generation_ceiling(memory.buffer)
         # All below the ceiling may have been used by an earlier life of this segment. 0 means "not there".
         self.next_generation = max(int(self._ceiling[0]), 1)
@@ -102,8 +103,14 @@ class Slots:
 
     def header_offset(self, slot: int) -> int:
         """Where its header lies in the segment."""
-        row = (slot >> SLOT_INDEX_BITS) * self._headers_per_page + (slot & INDEX_MASK)
-        return self._header_offset + row * HEADER_BYTES
+        return self._header_offset + self.row(slot) * HEADER_BYTES
+
+    def offsets(self, slot: int, slot_bytes: int) -> tuple[int, int, int]:
+        """Header row, header_offset and data_offset at once."""
+        page, index = slot >> SLOT_INDEX_BITS, slot & INDEX_MASK
+        row = page * self._headers_per_page + index
+        data = self._data_offset + page * self._page_bytes + index * slot_bytes
+        return row, self._header_offset + row * HEADER_BYTES, data
 
     def data_offset(self, slot: int, slot_bytes: int) -> int:
         """Where its payload lies in the segment."""

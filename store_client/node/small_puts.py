@@ -46,7 +46,7 @@ class SmallPuts:
             statuses = core.store(put_id, message.item, message.payload, self._counter)
             if isinstance(statuses, bytes):
                 self._keeper.look()
-                return self._stored(message, statuses)
+                return self._seen.answer([statuses], visible=message.visible, direct=message.direct)
         return self._put_later(message, Begin(LANES, put_id, [message.item]))
 
     async def _put_later(self, message: PutSmall, request: Begin) -> Message:
@@ -55,8 +55,5 @@ class SmallPuts:
         core = self._core
         with core.lock:
             statuses = core.finish(granted, message.item, message.payload, self._counter)
-            reply = self._stored(message, statuses)
+            reply = self._seen.answer([statuses], visible=message.visible, direct=message.direct)
         return reply if isinstance(reply, Message) else await reply
-
-    def _stored(self, message: PutSmall, statuses: bytes) -> Message | Awaitable[Message]:
-        return self._seen.answer([statuses], visible=message.visible, direct=message.direct)

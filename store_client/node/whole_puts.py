@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from moonpool.schemas.errors import InvalidParams
-from moonpool.schemas.header import SlotState, keyspace_word, word_of
+from moonpool.schemas.header import SlotState, word_of
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import BeginItem, Entries, Status
 from moonpool.store_client.node.allocator import NO_SLOT
@@ -26,11 +26,14 @@ from moonpool.store_client.node.slots import Slots
 FEW = 16
 """Objects of an item: more of them are quicker in arrays."""
 
-_HEADER = struct.Struct("<QHHIQQQ32s32sIHHQ")
+_HEADER = struct.Struct("<8sHHIQQQ32s32sIHHQ")
 """HEADER_DTYPE behind the word."""
 
+_COMMITTED = word_of(SlotState.COMMITTED, 0)
+_OK = bytes([Status.OK])
 
-class Stored(NamedTuple):
+
+class Stored(msgspec.Struct, frozen=True):
     """`statuses`: one Status byte an object; `generations`: 0 where it was not stored. `entries`: of those that were stored,
     if any; `size_bytes`: their payload."""
 
@@ -51,14 +54,13 @@ def store(
     """Payloads back to back. Where space is short nothing is stored, and returned is how many slots of which size
     are missing. Raises InvalidParams."""
     count, keys = check_item(item, spec, shards)
+    if count == 1 and not spec.shard_bytes[0] and item.lengths == len(payload).to_bytes(8, "little"):
+        return _store_one(slots, item, payload, keys[0] if keys else b"")
     lengths = _lengths(item, spec, count)
     if sum(lengths) != len(payload):
         raise InvalidParams(
             field="payload", value=f"{len(payload)} bytes", allowed="the sum of the item's lengths"
         )
-    if count == 1:
-        key = keys[0] if keys else b""
-        return _store_one(slots, item, payload, spec, key)
     if spec.variable_size:
         key_bytes = list(map(len, keys)) if keys else [0] * count
         sizes = list(map(object_slot_bytes, map(int.__add__, lengths, key_bytes)))
@@ -72,6 +74,7 @@ def store(
         return dict(Counter(sizes[i] for i, slot in zip(chosen, taken, strict=True) if slot == NO_SLOT))
     statuses = bytearray([Status.TOO_LARGE]) * count
     hashes: list[bytes] = []
+    rows: list[int] = []
     generations: list[int] = []
     starts = [0]
     for length in lengths:
@@ -80,9 +83,11 @@ def store(
         hashes.append(item.hashes[i * spec.hash_bytes : (i + 1) * spec.hash_bytes])
         key = keys[i] if keys else b""
         body = payload if count == 1 else payload[starts[i] : starts[i + 1]]
-        generations.append(_write(slots, slot, sizes[i], item, hashes[-1], key, body))
+        row, generation = _write(slots, slot, sizes[i], item, hashes[-1], key, body)
+        rows.append(row)
+        generations.append(generation)
         statuses[i] = Status.OK
-    _commit(slots, taken, generations)
+    _commit(slots, rows, generations)
     if not taken:
         return Stored(bytes(statuses), [0] * count, None, 0)
     entries = Entries(
@@ -101,21 +106,16 @@ def store(
     return Stored(bytes(statuses), of_all, entries, sum(lengths[i] for i in chosen))
 
 
-def _store_one(
-    slots: Slots, item: BeginItem, payload: bytes, spec: KeyspaceSpec, key: bytes
-) -> Stored | dict[int, int]:
-    """The same of one object, without a list or a column of one."""
-    if spec.variable_size:
-        slot_bytes = object_slot_bytes(len(payload) + len(key))
-    else:
-        slot_bytes = fixed_slot_bytes(spec.shard_bytes[item.rank])
+def _store_one(slots: Slots, item: BeginItem, payload: bytes, key: bytes) -> Stored | dict[int, int]:
+    """The same of one object of a size of its own, without a list or a column of one."""
+    slot_bytes = object_slot_bytes(len(payload) + len(key))
     if slot_bytes > slots.layout.page_bytes:
         return Stored(bytes([Status.TOO_LARGE]), [0], None, 0)
     slot = slots.allocator.take_one(slot_bytes)
     if slot == NO_SLOT:
         return {slot_bytes: 1}
-    generation = _write(slots, slot, slot_bytes, item, item.hashes, key, payload)
-    _commit(slots, (slot,), (generation,))
+    row, generation = _write(slots, slot, slot_bytes, item, item.hashes, key, payload)
+    _commit(slots, (row,), (generation,))
     entries = Entries(
         item.keyspace,
         item.rank.to_bytes(2, "little"),
@@ -126,7 +126,7 @@ def _store_one(
         generation.to_bytes(8, "little"),
         item.lengths,
     )
-    return Stored(bytes([Status.OK]), [generation], entries, len(payload))
+    return Stored(_OK, [generation], entries, len(payload))
 
 
 def _lengths(item: BeginItem, spec: KeyspaceSpec, count: int) -> tuple[int, ...]:
@@ -144,15 +144,15 @@ def _column(kind: str, values: list[int]) -> bytes:
 
 def _write(
     slots: Slots, slot: int, slot_bytes: int, item: BeginItem, block_hash: bytes, key: bytes, body: bytes
-) -> int:
-    """Everything but the header's word, which still says FREE. Returns the generation that it will say."""
-    start = slots.data_offset(slot, slot_bytes)
+) -> tuple[int, int]:
+    """Everything but the header's word, which still says FREE. Returns its row, and the generation that it will say."""
+    row, at, start = slots.offsets(slot, slot_bytes)
     end = start + len(body)
     memory = slots.data.data  # a memoryview takes a slice in a tenth of an array's time
     memory[start:end] = body
     memory[end : end + len(key)] = key
     header = _HEADER.pack(
-        keyspace_word(item.keyspace),
+        item.keyspace,  # cut to 8 bytes: keyspace_word
         item.rank,
         len(block_hash),
         item.position,
@@ -166,15 +166,14 @@ def _write(
         0,
         0,
     )
-    at = slots.header_offset(slot) + 8
-    memory[at : at + len(header)] = header
-    return slots.new_generation()
+    memory[at + 8 : at + 8 + len(header)] = header
+    return row, slots.new_generation()
 
 
-def _commit(slots: Slots, taken: Sequence[int], generations: Sequence[int]) -> None:
+def _commit(slots: Slots, rows: Sequence[int], generations: Sequence[int]) -> None:
     """The words, after everything else (I3)."""
     fence()
-    for slot, generation in zip(taken, generations, strict=True):
-        slots.headers.words[slots.row(slot)] = word_of(SlotState.COMMITTED, generation)
+    for row, generation in zip(rows, generations, strict=True):
+        slots.headers.words[row] = _COMMITTED | generation
     fence()
-    slots.committed += len(taken)
+    slots.committed += len(rows)

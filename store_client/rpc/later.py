@@ -18,41 +18,41 @@ class Later:
     small put.
     """
 
-    __slots__ = ("_left", "_listener", "_reply", "over")
+    __slots__ = ("_listener", "_reply", "over")
 
     def __init__(self) -> None:
         self.over = False
         """Whether there is a reply, or nobody waits for one any more."""
         self._reply: Reply | None = None
         self._listener: Callable[[Reply | None], None] | None = None
-        self._left: Callable[[], None] | None = None
 
     def set(self, reply: Reply) -> None:
         """The reply. What comes after the first one is left out."""
         if self.over:
             return
         self.over, self._reply = True, reply
-        if self._listener is not None:
-            self._listener(reply)
+        self._tell(reply)
 
     def listen(self, listener: Callable[[Reply | None], None]) -> None:
         """Of the one who waits: called once with the reply, now where it is there; with None after `cancel`."""
         self._listener = listener
         if self.over:
-            listener(self._reply)
+            self._tell(self._reply)
 
-    def on_cancel(self, left: Callable[[], None]) -> None:
-        """Called where nobody waits any more before there is a reply."""
-        self._left = left
+    def left(self) -> None:
+        """Nobody waits any more, and there was no reply: for who has something to take back then."""
 
     def cancel(self) -> None:
         """Nobody waits any more."""
         if not self.over:
             self.over = True
-            if self._left is not None:
-                self._left()
-            if self._listener is not None:
-                self._listener(None)
+            self.left()
+            self._tell(None)
+
+    def _tell(self, reply: Reply | None) -> None:
+        listener, self._listener = self._listener, None  # no ring of objects for the garbage collector
+        if listener is not None:
+            listener(reply)
 
     def __await__(self) -> Generator[None, None, Message]:
         """For handlers that wait themselves."""

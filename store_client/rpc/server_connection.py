@@ -309,7 +309,7 @@ class ServerConnection(asyncio.Protocol):
             if isinstance(reply, Message):
                 self._answer(request_id, message, start_s, reply)
                 return
-            if type(reply) is Later:
+            if isinstance(reply, Later):
                 self._wait(request_id, message, start_s, reply)
                 return
         except Exception as error:  # noqa: BLE001 - `failed` logs it
