@@ -983,11 +983,12 @@ class LaneKeyTexts(Message, frozen=True):
 
 class LaneWrite(Message, frozen=True):
     """Begin, payload and commit in one exchange: the payloads follow back to back, `length` bytes each.
-    `lengths` (u64) always given. Answered by Granted once the last byte is in and committed."""
+    `lengths` (u64) always given. Answered by Granted once the last byte is in and committed. `direct`: see PutSmall."""
 
     put_id: int
     item: BeginItem
     visible: bool = False
+    direct: bool = False
 
 
 ClientToMaster = (

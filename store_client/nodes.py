@@ -18,6 +18,7 @@ from moonpool.store_client.telemetry import TransferCounts
 from moonpool.store_client.transports.base import ReadBatch, Transport, WriteBatch
 from moonpool.store_client.transports.pieces import total_bytes
 from moonpool.store_client.transports.shm import ShmTransport
+from moonpool.store_client.transports.tcp import TcpTransport
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +53,9 @@ class NodeLink:
         return self._guard.open
 
     @property
-    def maps(self) -> bool:
-        """Whether this client maps the node's segment: such a node takes direct puts."""
-        return self.transport.name == ShmTransport.name
+    def takes_direct(self) -> bool:
+        """Whether direct puts may go this way."""
+        return self.transport.name in (ShmTransport.name, TcpTransport.name)
 
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:
         """As Transport.read; all FAILED at once where the node failed lately."""

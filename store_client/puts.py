@@ -208,8 +208,8 @@ class Putter:
             return None
         hashes = [block_hash for part in parts for block_hash in part.hashes]
         links = [self._nodes.find(segment, deadline_s) for segment in set(known)]
-        mapped = all(link is not None and link.maps for link in links)
-        return known if mapped and len(set(hashes)) == len(hashes) else None
+        direct = all(link is not None and link.takes_direct for link in links)
+        return known if direct and len(set(hashes)) == len(hashes) else None
 
     def _put_direct(self, parts: Sequence[PutPart], segments: Sequence[bytes], deadline_s: float) -> list[U8]:
         statuses = [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]

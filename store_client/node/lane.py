@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import logging
 import os
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -29,11 +25,8 @@ from moonpool.schemas.errors import (
 )
 from moonpool.schemas.framing import HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, encode_frame, split_trace
 from moonpool.schemas.header import SlotState
-from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import (
-    BeginItem,
     Failed,
-    Granted,
     Hello,
     KeyspaceRegistered,
     LaneData,
@@ -54,42 +47,28 @@ from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import fence, words_of
 from moonpool.store_client.node.items import BLOCKS_MAX
 from moonpool.store_client.node.keyspaces import check_registering
-from moonpool.store_client.node.lane_io import has_bytes, receive, receive_frame, send, set_pause, shake_hands
-from moonpool.store_client.node.lane_places import payloads, places, scrap
+from moonpool.store_client.node.lane_io import has_bytes, receive_frame, send, set_pause, shake_hands
+from moonpool.store_client.node.lane_limits import (
+    BYTES_A_SECOND_MIN,
+    BYTES_MAX,
+    STALL_S,
+    deadline_of,
+    total_of,
+)
+from moonpool.store_client.node.lane_places import payloads
 from moonpool.store_client.node.lane_turn import Turn
+from moonpool.store_client.node.lane_writes import LaneHooks, LaneWrites
 from moonpool.store_client.node.listing import key_texts
-from moonpool.store_client.node.puts import LANES
-from moonpool.store_client.node.report_streams import Visible
-from moonpool.store_client.node.reports import Surplus
 from moonpool.store_client.node.scoped_reads import checked_pieces, own_headers
 from moonpool.store_client.raw_memory import address_of
 from moonpool.store_client.rpc.access import NOBODY, WITHDRAWN, Access, Admission, check_role, forbidden
-from moonpool.store_client.rpc.server_spans import ServerSpans
 from moonpool.store_client.rpc.tls import ServerTls, cut
 
 logger = logging.getLogger(__name__)
 
 FRAME_BYTES_MAX = 2 << 20
 HANDSHAKE_S = 5.0
-STALL_S = 30.0
 IDLE_S = 600.0
-BYTES_MAX = 8 << 30
-"""Payload of one exchange: a run of large blocks."""
-
-BYTES_A_SECOND_MIN = 8 << 20
-"""A peer that is slower than this over a whole exchange is closed: its slots are not its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaneHooks:
-    """What a lane asks of its node. All block, and bound their time."""
-
-    begin: Callable[[int, BeginItem], Granted]
-    register: Callable[[KeyspaceSpec], bytes]
-    visible: Visible
-    visible_wait_s: float
-    put_ids: itertools.count[int]
-    spans: ServerSpans | None = None
 
 
 class Lane:
@@ -116,7 +95,7 @@ class Lane:
         self._core = core
         self._hooks = hooks
         self._memory = core.slots.data.data  # a memoryview: slices of it cost no copy
-        self.bytes_written = 0
+        self._writes = LaneWrites(core, hooks, peer)
         self._parent = ""
         """The traceparent of the exchange under way."""
         self._turn = Turn()
@@ -132,6 +111,11 @@ class Lane:
     def bytes_read(self) -> int:
         """See Turn."""
         return self._turn.bytes_read
+
+    @property
+    def bytes_written(self) -> int:
+        """Payload that was brought."""
+        return self._writes.size_bytes
 
     def retire(self) -> bool:
         """Ends a lane that is idle. False where it isn't, or where a request has arrived. One that is on its way still
@@ -253,7 +237,7 @@ class Lane:
             else:
                 self._say_failed(request_id, forbidden(self._admission.identity, LaneRead))
         elif isinstance(message, LaneWrite):
-            self._write(request_id, message)
+            self._reply(request_id, self._writes.take(self._sock, message, self._admission.identity))
         elif isinstance(message, LaneKeys):
             self._tell_keys(request_id, message)
         elif isinstance(message, RegisterKeyspace):
@@ -286,9 +270,9 @@ class Lane:
             there &= np.isin(headers["keyspace"], own)
         good[good] = there
         rows = rows[there]
-        total = _total(lengths[good].tolist())
+        total = total_of(lengths[good].tolist())
         statuses = np.where(good, Status.OK, Status.MISSING).astype(np.uint8)
-        deadline_s = _deadline_s(total)
+        deadline_s = deadline_of(total)
         frame = encode_frame(request_id, encode(LaneData(statuses.tobytes())))
         sizes = lengths[good].astype(np.int64)
         if own is None:
@@ -315,53 +299,6 @@ class Lane:
         else:
             self._say_failed(request_id, forbidden(self._admission.identity, LaneKeys))
 
-    # ------------------------------------------------------------ write
-
-    def _write(self, request_id: int, message: LaneWrite) -> None:
-        """Begin, payload, commit. The payload of refused objects is read and thrown away."""
-        if len(message.item.lengths) % 8 or len(message.item.lengths) > 8 * BLOCKS_MAX:
-            raise InvalidParams(field="write.lengths", value="a column", allowed=f"u64, {BLOCKS_MAX} at most")
-        lengths: list[int] = u64s(message.item.lengths).tolist()
-        total = _total(lengths)
-        deadline_s = _deadline_s(total)
-        put_id = next(self._hooks.put_ids)
-        try:
-            check_role(self._admission.identity, LaneWrite)
-            with self._core.lock:
-                self._core.keyspaces.check_visible([message.item.keyspace], self._admission.identity)
-            granted = self._hooks.begin(put_id, message.item)
-        except MoonpoolError as error:
-            receive(self._sock, scrap(total), deadline_s, self._peer)
-            self._say_failed(request_id, error)
-            return
-        try:
-            receive(
-                self._sock, places(self._core.slots, self._memory, granted, lengths), deadline_s, self._peer
-            )
-        except BaseException:
-            with self._core.lock:
-                self._core.revoke(LANES, [put_id])
-            raise
-        self.bytes_written += total
-        try:
-            with self._core.lock:
-                statuses = self._core.commit(LANES, [put_id])[0]
-                seen = self._hooks.visible(self._core.reported) if message.visible else None
-            if seen is not None:
-                self._await_visible(seen)
-        except MoonpoolError as error:
-            self._say_failed(request_id, error)
-        else:
-            self._reply(request_id, Granted(message.put_id, statuses, granted.slots, granted.generations))
-
-    def _await_visible(self, seen: Future[Surplus]) -> None:
-        try:
-            seen.result(self._hooks.visible_wait_s)
-        except (TimeoutError, CancelledError):
-            seen.cancel()
-            wait_s = self._hooks.visible_wait_s
-            raise DeadlineExceeded(peer="the master", what="a report", timeout_s=wait_s) from None
-
     # ------------------------------------------------------------ answers
 
     def _reply(self, request_id: int, message: Message) -> None:
@@ -382,15 +319,3 @@ def _columns(message: LaneRead) -> tuple[U32, U64, U64]:
         allowed = f"columns of equal length, {BLOCKS_MAX} slots at most"
         raise InvalidParams(field="read.slots", value=f"{count} slots", allowed=allowed)
     return u32s(message.slots), u64s(message.generations), u64s(message.lengths)
-
-
-def _total(lengths: list[int]) -> int:
-    """Bytes of all objects of one exchange. Raises TooLarge."""
-    total = sum(lengths)
-    if total > BYTES_MAX:
-        raise TooLarge(what="the payload of one exchange", size_bytes=total, limit_bytes=BYTES_MAX)
-    return total
-
-
-def _deadline_s(size_bytes: int) -> float:
-    return time.monotonic() + STALL_S + size_bytes / BYTES_A_SECOND_MIN

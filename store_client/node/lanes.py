@@ -13,7 +13,8 @@ from moonpool.schemas.errors import Overloaded, RpcFailed
 from moonpool.schemas.framing import encode_frame
 from moonpool.schemas.messages import Failed, encode
 from moonpool.store_client.node.core import NodeCore
-from moonpool.store_client.node.lane import Lane, LaneHooks
+from moonpool.store_client.node.lane import Lane
+from moonpool.store_client.node.lane_writes import LaneHooks
 from moonpool.store_client.rpc.access import Access
 from moonpool.store_client.rpc.address import set_tcp_options
 from moonpool.store_client.rpc.tls import ServerTls

@@ -27,7 +27,7 @@ from moonpool.store_client.node.engine_door import EngineDoor, open_door
 from moonpool.store_client.node.engine_pulls import PullHooks
 from moonpool.store_client.node.fences import Fences
 from moonpool.store_client.node.inventory import Inventory
-from moonpool.store_client.node.lane import LaneHooks
+from moonpool.store_client.node.lane_writes import LaneHooks
 from moonpool.store_client.node.lanes import LaneServer
 from moonpool.store_client.node.layout import epochs_seen
 from moonpool.store_client.node.masters import Masters
@@ -109,6 +109,7 @@ class Node:
             self._streams.wait,
             VISIBLE_WAIT_S,
             self._put_ids,
+            self._streams.settled,
             self._spans,
         )
         self._fences = Fences(epochs_seen(segment.buffer))

@@ -53,8 +53,8 @@ class ReadBatch(msgspec.Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteBatch:
-    """Consecutive blocks to be put in one segment, and where their bytes are. `direct`: see PutStarted; only to nodes on
-    this host. Those that are BUSY then are to be asked for."""
+    """Consecutive blocks to be put in one segment, and where their bytes are. `direct`: see PutStarted; not by transfer
+    engines. Those that are BUSY then are to be asked for."""
 
     item: BeginItem
     lengths: U64

@@ -86,7 +86,7 @@ class StagedTransport:
                 host, engine, sizes = coalesce(slot_side(source, starts), source.addresses, source.sizes)
                 self._copier.from_engine(host, engine, sizes)
                 staged = Fragments.grid(starts.reshape(-1, 1), batch.lengths.reshape(-1, 1))
-                copy = WriteBatch(batch.item, batch.lengths, staged, batch.visible)
+                copy = WriteBatch(batch.item, batch.lengths, staged, batch.visible, batch.direct)
                 return self._inner.write([copy], deadline_s)[0]
         except MoonpoolError as error:
             log.warning("staged write failed: %s", error)

@@ -163,7 +163,7 @@ class TcpTransport:
             return self.door.write(batch, deadline_s)
         item = msgspec.structs.replace(batch.item, lengths=pack_u64(batch.lengths))
         # Random: the node's lanes share one session, whoever they belong to.
-        request = LaneWrite(secrets.randbits(63), item, batch.visible)
+        request = LaneWrite(secrets.randbits(63), item, batch.visible, batch.direct)
         granted = self._lanes.exchange(
             lambda lane: lane.write(request, batch.source, deadline_s),
             self._spec_of(item.keyspace),

@@ -108,19 +108,18 @@ def test_a_key_twice_in_a_batch(shared: HostPool) -> None:
     assert client.get(key) == b"first"
 
 
-def test_over_tcp_small_objects_alone(shared: HostPool) -> None:
+@pytest.mark.parametrize("size_bytes", SIZES)
+def test_over_tcp(shared: HostPool, size_bytes: int) -> None:
     mine, others = shared.client(transport="tcp"), shared.client()
+    another, new = bytes(size_bytes), secrets.token_bytes(size_bytes)
     for _ in range(5):
-        key = put_directly(mine)
-        assert others.put(key, b"another") == Status.EXISTS
-        there = put_directly(others)
-        put_directly(mine)
-        assert mine.put(there, b"another") == Status.EXISTS
-        assert mine.put(there + "+", b"new") == Status.OK and others.get(there + "+") == b"new"
-    before = asked(mine)
-    for _ in range(3):
-        assert mine.put(secrets.token_hex(8), bytes(SIZES[1])) == Status.OK
-    assert asked(mine) == before + 3
+        key = put_directly(mine, size_bytes)
+        assert others.put(key, another) == Status.EXISTS
+        there = put_directly(others, size_bytes)
+        put_directly(mine, size_bytes)
+        assert mine.batch_put([there, there + "+"], [another, new]) == [Status.EXISTS, Status.OK]
+        assert others.get(there + "+") == new
+    wait_until(lambda: shared.node.status()["objects"] == mine.status()["rows"])
 
 
 @pytest.mark.parametrize("size_bytes", SIZES)

@@ -20,7 +20,7 @@ from moonpool.schemas.messages import (
 )
 from moonpool.schemas.packed import pack_u64
 from moonpool.store_client.node.core import NodeCore
-from moonpool.store_client.node.lane import LaneHooks
+from moonpool.store_client.node.lane_writes import LaneHooks
 from moonpool.store_client.node.lanes import LaneServer
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.memory import HeapMemory
@@ -40,7 +40,9 @@ class Served:
     def __init__(self, lanes_max: int = 8) -> None:
         self.core = NodeCore(HeapMemory(Layout(PAGE, 8)), IndexSink())
         self.seen: list[dict[int, int]] = []
-        hooks = LaneHooks(self._begin, self.core.register, self._visible, 0.05, itertools.count(1))
+        hooks = LaneHooks(
+            self._begin, self.core.register, self._visible, 0.05, itertools.count(1), lambda shard: True
+        )
         self.server = LaneServer(self.core, hooks, lanes_max)
         self.port = self.server.start("127.0.0.1", 0)
 
