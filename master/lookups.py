@@ -61,22 +61,22 @@ def probe(table: Table, message: Probe, step: Step) -> Probed:
     for run in message.runs:
         _check_points(run, size)
     count_of(message.sample, 8, "sample")
-    lengths: list[int] = []
-    follow, whole, unbroken = b"", False, not step.impaired
-    for run in message.runs:
+    lengths = [0] * len(message.runs)
+    follow, whole = b"", False
+    for index, run in enumerate(message.runs):
         points, deepest = chained.ready_prefix(run.hashes)
         length = min(points * run.stride, run.count)
         if step.impaired:
             length, deepest = chained.live_prefix(length, deepest, step.usable)
+        lengths[index] = length
         if length:
             table.lease(deepest, until_s)
-        if unbroken and length < run.count:
-            unbroken = False
-            if length:  # from its first block on a short run is named whole
+        if length < run.count:  # what lies behind a gap is of no use
+            if length and not step.impaired:  # from its first block on a short run is named whole
                 rows, whole = chained.followers(deepest, run.stride - 1)
                 follow = b"".join([table.hashes[row][:8] for row in rows])
                 table.lease(rows[-1] if rows else deepest, until_s)
-        lengths.append(length)
+            break
     if message.sample_mask >= 0:
         table.policy.asked(u64s(message.sample), message.sample_mask, step.now_s)
     return Probed(lengths, table.policy.sample_mask, follow, whole)

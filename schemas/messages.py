@@ -142,8 +142,8 @@ class Probe(Message, frozen=True):
 
 
 class Probed(Message, frozen=True):
-    """`ready`: how many blocks of each run are ready at least, from its first on. A number that is neither a multiple
-    of the run's stride nor all is exact. `sample_mask`: to be used from now on.
+    """`ready`: how many blocks of each run are ready at least, from its first on; 0 of all behind one that isn't all ready. A
+    number that is neither a multiple of the run's stride nor all is exact. `sample_mask`: to be used from now on.
 
     `follow`: of the first run that isn't all ready, names (as in a sample) of the ready blocks that follow those known, as
     far as one alone follows another. `whole`: whether nothing ready comes after them; else Match tells."""

@@ -27,6 +27,7 @@ from moonpool.schemas.messages import (
     Present,
     Probe,
     Probed,
+    ProbedRun,
     PutStart,
     PutStarted,
     Removed,
@@ -168,7 +169,7 @@ def merged(message: Message, parts: Sequence[Part], replies: Sequence[Message]) 
     if isinstance(message, Probe):
         ready = _in_place(parts, [reply.ready for reply in replies])  # type: ignore[attr-defined]
         first = next(i for i, part in enumerate(parts) if part.index is not None and part.index[0] == 0)
-        return Probed(ready, replies[first].sample_mask)  # type: ignore[attr-defined]
+        return Probed(_unbroken(message.runs, ready), replies[first].sample_mask)  # type: ignore[attr-defined]
     if isinstance(message, Match):
         return Matched(_in_place(parts, [reply.ready for reply in replies]))  # type: ignore[attr-defined]
     if isinstance(message, PutStart) and message.items:
@@ -250,6 +251,14 @@ def _blocks_of(message: Locate, part: Part) -> Index:
 
 FAILED = 255
 """In place of a PutAnswer: nobody could be asked."""
+
+
+def _unbroken(runs: Sequence[ProbedRun], ready: list[int]) -> list[int]:
+    """Nothing behind the first run that isn't all ready, which may be another part's."""
+    for index, run in enumerate(runs):
+        if ready[index] < run.count:
+            return [*ready[: index + 1], *[0] * (len(runs) - index - 1)]
+    return ready
 
 
 def missed(message: Message, hash_bytes: Callable[[bytes], int]) -> Message | None:

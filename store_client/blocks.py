@@ -73,8 +73,11 @@ class Blocks:
         if not hashes:
             return 0
         search = PrefixSearch(spec, hashes)
-        roots = [hashes[at] for at, _ in split_runs(0, len(hashes))]
-        probe = search.probe(self._sample_mask, self._cluster.column(keyspace, roots, deadline_s))
+        shards = b""
+        if self._cluster.shards(deadline_s) > 1:
+            roots = [hashes[at] for at, _ in split_runs(0, len(hashes))]
+            shards = self._cluster.column(keyspace, roots, deadline_s)
+        probe = search.probe(self._sample_mask, shards)
         probed = self._cluster.ask(probe, Probed, deadline_s)
         self._sample_mask = probed.sample_mask
         total, gap = search.gap(probed)

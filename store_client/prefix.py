@@ -9,6 +9,7 @@ for in a second message.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.keyspace import KeyspaceSpec
@@ -36,15 +37,17 @@ class PrefixSearch:
     def probe(self, sample_mask: int, shards: bytes = b"", lease_ms: int = 3000) -> Probe:
         """The first message. `sample_mask`: which hashes the master wants to learn from, as it said last (below 0: from
         none). `shards`: of the runs, a column. Raises InvalidParams where a hash is of another size."""
-        sample = sample_names(self._hashes, self._size, sample_mask % (1 << 64))
+        points = [self._points(*run) for run in self._runs]
+        # Without a sample only those that are sent are looked at: most of a long chain's hashes lie in no cache.
+        looked_at = self._hashes if sample_mask >= 0 else list(chain.from_iterable(points))
+        sample = sample_names(looked_at, self._size, sample_mask % (1 << 64))
         if sample is None:
             raise InvalidParams(field="hashes", value="another size", allowed=f"{self._size} bytes each")
-        sample = sample if sample_mask >= 0 else b""
         runs = [
-            ProbedRun(first, count, stride, self._points(first, count, stride))
-            for first, count, stride in self._runs
+            ProbedRun(first, count, stride, join_hashes(some))
+            for (first, count, stride), some in zip(self._runs, points, strict=True)
         ]
-        return Probe(self._keyspace, runs, lease_ms, sample, sample_mask, shards)
+        return Probe(self._keyspace, runs, lease_ms, sample if sample_mask >= 0 else b"", sample_mask, shards)
 
     def gap(self, probed: Probed, lease_ms: int = 3000) -> tuple[int, Match | None]:
         """What the first answer tells: blocks that are ready, and the question how many more there are, if any."""
@@ -72,10 +75,9 @@ class PrefixSearch:
                 return at
         return count
 
-    def _points(self, first: int, count: int, stride: int) -> bytes:
+    def _points(self, first: int, count: int, stride: int) -> list[bytes]:
         end = first + count
-        inner = self._hashes[first + stride - 1 : end - 1 : stride]
-        return join_hashes([*inner, self._hashes[end - 1]])
+        return [*self._hashes[first + stride - 1 : end - 1 : stride], self._hashes[end - 1]]
 
 
 def _stride(first: int) -> int:

@@ -86,6 +86,24 @@ def test_one_message_where_nothing_branches_off() -> None:
     assert isinstance(leased, Description)
 
 
+def test_what_lies_behind_a_gap_is_not_looked_at() -> None:
+    cluster = PaperCluster(SPEC)
+    cluster.join("a")
+    cluster.commit("a", [block for block in blocks_of(CHAIN[:1100]) if block.position != 500])
+    probed = cluster.ask(PrefixSearch(SPEC, CHAIN[:1100]).probe(0))
+    assert isinstance(probed, Probed)
+    assert probed.ready == [64, 416, *[0] * (len(probed.ready) - 2)]
+    behind = cluster.ask(Describe(cluster.keyspace, CHAIN[1023]))
+    assert isinstance(behind, Description)
+    assert behind.ready and not behind.lease_ms, "nobody can use it now"
+
+
+def test_hashes_of_another_size_are_refused_with_a_sample_and_without() -> None:
+    for mask in (0, -1):
+        with pytest.raises(InvalidParams, match="16 bytes each"):
+            PrefixSearch(SPEC, [*CHAIN[:9], bytes(17), bytes(15), *CHAIN[:9]]).probe(mask)
+
+
 def test_few_bytes() -> None:
     prompt = chain(5000)
     whole = PrefixSearch(SPEC, prompt)

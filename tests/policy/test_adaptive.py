@@ -20,6 +20,7 @@ from moonpool.master.policy_adaptive import (
     RULES,
     SHADOW_ROWS_MAX,
     USES_OF_LEVEL,
+    WAITING_MAX,
     AdaptiveCredit,
 )
 from moonpool.master.policy_ghosts import Ghosts
@@ -116,6 +117,16 @@ def test_a_long_prompt_is_learnt_from_in_a_sample() -> None:
     policy.study()
     policy.validate()
     assert NAMES_MAX // 4 < len(policy._history) <= NAMES_MAX, "no piece of work is long"
+
+
+def test_samples_are_wanted_only_while_there_is_time_for_them() -> None:
+    policy = AdaptiveCredit()
+    for second in range(WAITING_MAX):
+        assert policy.sample_mask == 0
+        policy.asked(names(second), 0, float(second))
+    assert policy.sample_mask == -1
+    policy.study()
+    assert policy.sample_mask == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
