@@ -1,4 +1,4 @@
-"""Batches that are begun, copied and committed together."""
+"""What is begun, copied and committed together, or read together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from moonpool.store_client.fragments import Fragments
-from moonpool.store_client.transports.base import WriteBatch
+from moonpool.store_client.transports.base import ReadBatch, WriteBatch
 
 CHUNK_OBJECTS = 8192
 GROUP_ITEMS = 1024
@@ -29,8 +29,10 @@ def concatenate(parts: Sequence[Fragments]) -> Fragments:
     )
 
 
-def groups_of(batches: Sequence[WriteBatch], group_bytes: int) -> Iterator[list[int]]:
-    """Consecutive batches that are begun and committed together."""
+def groups_of(
+    batches: Sequence[WriteBatch], group_bytes: int, group_objects: int = CHUNK_OBJECTS
+) -> Iterator[list[int]]:
+    """Consecutive batches that are begun and committed together: of so much, or one alone."""
     if len(batches) == 1:  # the usual case
         yield [0]
         return
@@ -40,7 +42,7 @@ def groups_of(batches: Sequence[WriteBatch], group_bytes: int) -> Iterator[list[
         mine = batch.source.count, int(batch.lengths.sum()), sum(map(len, batch.item.keys))
         blocks, size_bytes, key_chars = blocks + mine[0], size_bytes + mine[1], key_chars + mine[2]
         full = (
-            blocks > CHUNK_OBJECTS
+            blocks > group_objects
             or size_bytes > group_bytes
             or key_chars > GROUP_KEY_CHARS
             or len(group) == GROUP_ITEMS
@@ -52,3 +54,10 @@ def groups_of(batches: Sequence[WriteBatch], group_bytes: int) -> Iterator[list[
         group.append(i)
     if group:
         yield group
+
+
+def part_of(batch: ReadBatch, part: slice) -> ReadBatch:
+    """Some consecutive objects."""
+    count = len(batch.slots)
+    whole = part.start == 0 and part.stop == count
+    return batch if whole else batch.part(np.arange(part.start, part.stop))

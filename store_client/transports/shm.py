@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -45,11 +45,12 @@ from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.ahead import slot_bytes_of
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
-from moonpool.store_client.transports.groups import CHUNK_OBJECTS, concatenate, groups_of
+from moonpool.store_client.transports.groups import CHUNK_OBJECTS, concatenate, groups_of, part_of
 from moonpool.store_client.transports.mapped import MappedSegment
 from moonpool.store_client.transports.pieces import batches_of, check_fit, coalesce, slot_side, total_bytes
 from moonpool.store_client.transports.session import Session
 from moonpool.store_client.transports.small_door import SmallDoor, is_small
+from moonpool.store_client.transports.turns import Steps, take_turns
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,14 @@ DEVICE_CHUNK_BYTES = 256 << 20
 
 GROUP_BYTES = 128 << 20
 """Granted, copied and committed together: bounds what one writer holds uncommitted."""
+
+GROUP_OBJECTS = 512
+"""The same where the processor copies: of a thousand small objects some are copied while others are begun and committed,
+which takes as long."""
+
+GROUPS_AT_ONCE = 3
+OVERLAPPING_MAX = 2
+"""Threads whose groups overlap, each on connections of their own: all of them together fit the pool."""
 
 DEVICE_GROUP_BYTES = 512 << 20
 """A device copies 128 MiB in 2.5 ms, about what the calls before and after the copies of a group take: on an H200 puts
@@ -109,6 +118,7 @@ class ShmTransport:
         self.door = SmallDoor(self._node, spec_of) if self._host else None
         self._native = native.HOT and self._host
         self._registering = threading.Lock()
+        self._overlapping = threading.BoundedSemaphore(OVERLAPPING_MAX)
         self._registered = False
 
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:
@@ -122,7 +132,7 @@ class ShmTransport:
             if len(batch.lengths) <= CHUNK_OBJECTS and total_bytes(batch.lengths) <= chunk_bytes:
                 return self._read_in_time(batch, deadline_s)  # the usual case
             parts = batches_of(batch.lengths, CHUNK_OBJECTS, chunk_bytes)
-            outcomes = [self._read_in_time(_part(batch, part), deadline_s) for part in parts]
+            outcomes = [self._read_in_time(part_of(batch, part), deadline_s) for part in parts]
         return np.concatenate([np.zeros(0, dtype=np.uint8), *outcomes])
 
     def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
@@ -131,21 +141,41 @@ class ShmTransport:
         with self._gate:
             self._register_mapping()
             group_bytes = DEVICE_GROUP_BYTES if self._copier.device else GROUP_BYTES
-            for group in groups_of(batches, group_bytes):
-                if self._gate.closed:
-                    break
-                try:
-                    outcome = self._write_group([batches[i] for i in group], deadline_s)
-                except MoonpoolError as error:
-                    log.warning("put into %s failed: %s", self._segment.path, error)
-                    break
-                if len(group) == 1:
-                    statuses[group[0]] = outcome
-                    continue
-                ends = np.cumsum([batches[i].source.count for i in group])
-                for i, part in zip(group, np.split(outcome, ends[:-1]), strict=True):
-                    statuses[i] = part
+            limits = (group_bytes, GROUP_OBJECTS if self._host else CHUNK_OBJECTS)
+            groups = list(groups_of(batches, *limits))
+            # Who waits for a second connection while it holds one must be sure to get it.
+            overlapped = len(groups) > 1 and self._host and self._overlapping.acquire(blocking=False)
+            try:
+                take_turns(
+                    (self._write_some(batches, group, statuses, deadline_s, overlapped) for group in groups),
+                    GROUPS_AT_ONCE if overlapped else 1,
+                )
+            finally:
+                if overlapped:
+                    self._overlapping.release()
         return statuses
+
+    def _write_some(
+        self,
+        batches: Sequence[WriteBatch],
+        group: Sequence[int],
+        statuses: list[U8],
+        deadline_s: float,
+        overlapped: bool,
+    ) -> Steps:
+        """The batches of one group. Stops only where `overlapped`."""
+        if self._gate.closed:
+            return False
+        try:
+            outcome = yield from self._write_group([batches[i] for i in group], deadline_s, overlapped)
+        except MoonpoolError as error:
+            log.warning("put into %s failed: %s", self._segment.path, error)
+            return False
+        end = 0
+        for i in group:
+            first, end = end, end + batches[i].source.count
+            statuses[i] = outcome[first:end]
+        return True
 
     def prepare(self) -> None:
         """See Transport: pins the mapping for a device; without one, fills the page tables of this process."""
@@ -241,7 +271,9 @@ class ShmTransport:
 
     # ------------------------------------------------------------ writing
 
-    def _write_group(self, group: Sequence[WriteBatch], deadline_s: float) -> U8:
+    def _write_group(
+        self, group: Sequence[WriteBatch], deadline_s: float, overlapped: bool
+    ) -> Generator[None, None, U8]:
         """One begin, the copies, one commit; or less."""
         if len(group) == 1 and self.door is not None and group[0].item.lengths and is_small(group[0]):
             return self.door.write(group[0], deadline_s)  # one exchange with the node less
@@ -249,17 +281,20 @@ class ShmTransport:
         slot_bytes = 0
         if len(group) == 1:
             slot_bytes = slot_bytes_of(group[0], self._spec_of(group[0].item.keyspace))
-            outcome = self._put_ahead(group[0], slot_bytes, deadline_s) if slot_bytes else None
-            if outcome is not None:
-                return outcome
-        return self._begin_and_commit(group, slot_bytes, deadline_s)
+            if slot_bytes:
+                outcome = yield from self._put_ahead(group[0], slot_bytes, deadline_s, overlapped)
+                if outcome is not None:
+                    return outcome
+        return (yield from self._begin_and_commit(group, slot_bytes, deadline_s, overlapped))
 
-    def _begin_and_commit(self, group: Sequence[WriteBatch], slot_bytes: int, deadline_s: float) -> U8:
+    def _begin_and_commit(
+        self, group: Sequence[WriteBatch], slot_bytes: int, deadline_s: float, overlapped: bool
+    ) -> Generator[None, None, U8]:
         items = [batch.item for batch in group]
         direct = any(batch.direct for batch in group)
         with self._session.put() as put_id:
             begin = Begin(self._session.id, put_id, items, direct=direct)
-            granted = self._call(begin, deadline_s)
+            granted = yield from self._exchange(begin, deadline_s, overlapped)
             if not isinstance(granted, Granted) or granted.put_id != put_id:
                 raise TransferFailed(peer=self._node.address, reason=f"{type(granted).__name__} to Begin")
             statuses = np.frombuffer(granted.statuses, dtype=np.uint8).copy()
@@ -273,14 +308,17 @@ class ShmTransport:
                 self._fill(group, granted, go)
             except BaseException:
                 with contextlib.suppress(MoonpoolError):
-                    self._call(Revoke(self._session.id, [put_id]), deadline_s)
+                    self._node.call(Revoke(self._session.id, [put_id]), deadline_s)
                 raise
             visible = any(batch.visible for batch in group)
             commit = Commit(self._session.id, [put_id], visible=visible, direct=direct)
-            statuses[go] = self._commit(commit, len(statuses), slot_bytes, deadline_s)[go]
+            outcome = yield from self._commit(commit, len(statuses), slot_bytes, deadline_s, overlapped)
+            statuses[go] = outcome[go]
         return statuses
 
-    def _put_ahead(self, batch: WriteBatch, slot_bytes: int, deadline_s: float) -> U8 | None:
+    def _put_ahead(
+        self, batch: WriteBatch, slot_bytes: int, deadline_s: float, overlapped: bool
+    ) -> Generator[None, None, U8 | None]:
         """A put into slots that were granted ahead: the copies, then one call that names and commits them. None where there
         are no such slots, or the node has forgotten them: to be begun as any other."""
         count = batch.source.count
@@ -290,14 +328,16 @@ class ShmTransport:
             if not self._copy_in(grant.slots[:count], batch.lengths, batch.source):
                 raise TransferFailed(peer=self._node.address, reason="a granted slot lies outside its page")
             put = PutAhead(grant.session, grant.put_id, batch.item, batch.visible, batch.direct)
-            outcome = self._commit(put, count, slot_bytes, deadline_s)
+            outcome = yield from self._commit(put, count, slot_bytes, deadline_s, overlapped)
         return None if (outcome == Status.GONE).all() else outcome
 
-    def _commit(self, message: Commit | PutAhead, count: int, slot_bytes: int, deadline_s: float) -> U8:
+    def _commit(
+        self, message: Commit | PutAhead, count: int, slot_bytes: int, deadline_s: float, overlapped: bool
+    ) -> Generator[None, None, U8]:
         """A Status an object of one put. `slot_bytes`: where the next put is likely to want as many slots of this size."""
         ahead, granted, granted_bytes = self._session.ask_ahead() if slot_bytes else 0, None, 0
         try:
-            answer = self._call(replace(message, ahead=ahead), deadline_s)
+            answer = yield from self._exchange(replace(message, ahead=ahead), deadline_s, overlapped)
             if not isinstance(answer, Committed) or [len(part) for part in answer.statuses] != [count]:
                 what = f"{type(answer).__name__} to {type(message).__name__} of {count} blocks"
                 raise TransferFailed(peer=self._node.address, reason=what)
@@ -328,10 +368,21 @@ class ShmTransport:
         self._copier.from_engine(host, engine, sizes)
         return True
 
-    def _call(self, message: Message, deadline_s: float) -> Message:
-        """A call to the node; what a restarted node has forgotten is told it again, once."""
+    def _exchange(
+        self, message: Message, deadline_s: float, overlapped: bool
+    ) -> Generator[None, None, Message]:
+        """A call to the node; what a restarted node has forgotten is told it again, once. `overlapped`: stops once it is
+        sent."""
         try:
-            return self._node.call(message, deadline_s)
+            if not overlapped:
+                return self._node.call(message, deadline_s)
+            pending = self._node.begin(message, deadline_s)
+            try:
+                yield
+            except BaseException:
+                pending.abandon()
+                raise
+            return pending.finish(deadline_s)
         except KeyspaceUnknown:
             items = message.items if isinstance(message, Begin) else []
             for item in [message.item] if isinstance(message, PutAhead) else items:
@@ -345,10 +396,3 @@ class ShmTransport:
         if spec is None:
             raise KeyspaceUnknown(keyspace=keyspace.hex())
         self._node.call(RegisterKeyspace(spec), deadline_s)
-
-
-def _part(batch: ReadBatch, part: slice) -> ReadBatch:
-    """Some consecutive objects."""
-    count = len(batch.slots)
-    whole = part.start == 0 and part.stop == count
-    return batch if whole else batch.part(np.arange(part.start, part.stop))

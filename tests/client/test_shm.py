@@ -29,9 +29,10 @@ from moonpool.schemas.messages import (
     RegisterKeyspace,
     Status,
 )
-from moonpool.schemas.packed import join_hashes
+from moonpool.schemas.packed import U32, U64, join_hashes
 from moonpool.store_client.copiers.host import HostCopier
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.rpc.connection import ConnectionPool, PendingReply
 from moonpool.store_client.transports import shm
 from moonpool.store_client.transports.base import WriteBatch
 from moonpool.store_client.transports.shm import ShmTransport
@@ -117,12 +118,49 @@ def test_groups_of_a_put_are_larger_for_a_device(
         asked.append(message)
         return call(message, deadline_s)
 
+    begin = transport._node.begin
+
+    def begun(message: Message, deadline_s: float) -> PendingReply:
+        asked.append(message)
+        return begin(message, deadline_s)
+
     monkeypatch.setattr(transport._node, "call", counted)
+    monkeypatch.setattr(transport._node, "begin", begun)
     batches = [batch_of(f"{type(copier).__name__} {number}", 2) for number in range(8)]
     call(RegisterKeyspace(SPEC), soon())
     for statuses in transport.write([batch for batch, _engine in batches], soon()):
         assert all_ok(statuses)
     assert sum(isinstance(message, Commit | PutAhead) for message in asked) == groups
+    transport.close()
+
+
+def test_groups_overlap_and_one_that_fails_takes_no_other_with_it(
+    shared_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shm, "GROUP_OBJECTS", 2)
+    transport = transport_of(shared_pool, tmp_path, HostCopier())
+    transport._node.call(RegisterKeyspace(SPEC), soon())
+    revoked = shared_pool.node.status()["puts_revoked"]
+    begin, copy_in = transport._node.begin, transport._copy_in
+    seen: list[str] = []
+
+    def begun(message: Message, deadline_s: float) -> PendingReply:
+        seen.append(type(message).__name__)
+        return begin(message, deadline_s)
+
+    def copied(slots: U32, lengths: U64, source: Fragments) -> bool:
+        seen.append("copy")
+        return seen.count("copy") != 2 and copy_in(slots, lengths, source)
+
+    monkeypatch.setattr(transport._node, "begin", begun)
+    monkeypatch.setattr(transport, "_copy_in", copied)
+    batches = [batch_of(f"overlap {number}", 3)[0] for number in range(4)]
+    statuses = transport.write(batches, soon())
+    assert seen[:6] == ["Begin", "Begin", "Begin", "copy", "Commit", "copy"]
+    assert [all_ok(mine) for mine in statuses] == [True, False, True, False], "the last one was not begun"
+    assert all((statuses[number] == Status.FAILED).all() for number in (1, 3))
+    assert shared_pool.node.status()["puts_revoked"] > revoked
+    assert transport._overlapping.acquire(blocking=False) and transport._overlapping.acquire(blocking=False)
     transport.close()
 
 
