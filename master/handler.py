@@ -70,6 +70,7 @@ class MasterHandler:
         """Whether this master may answer at all: one of several, while it holds its lease (I7)."""
         self.events = Events()
         self._core = core
+        self._shards = core.shards
         self._clock = clock
         self._nodes: dict[bytes, Peer] = {}
         """The connection on which each segment was last announced: pushes for it go there."""
@@ -196,8 +197,8 @@ class MasterHandler:
 
     def _look_at_lease(self) -> bool:
         serving = self.serving()
-        if serving is self._core.shards.late:
-            self._core.shards.lease_is_late(not serving)
+        if serving is self._shards.late:
+            self._shards.lease_is_late(not serving)
         return serving
 
     def _deposed(self) -> Unavailable:

@@ -44,18 +44,14 @@ class ReportTaker:
         stream.check(message.stream, message.sequence)
         for op in message.ops:
             index.check(op)
-        if message.sequence and len(message.ops) == 1 and self._is_plain(message, node):
+        if message.sequence and len(message.ops) == 1 and message.shard not in node.naming:
             entries = message.ops[0]
+            # News from a node at work, which nobody has asked for: the usual case.
             if isinstance(entries, Entries) and index.adopt(node.index, entries, now_s):
                 stream.advance(message.stream, message.sequence)
                 self._count(node, entries)
                 return Outcome(Done(1))
         return self._take_all(message, now_s, node, index)
-
-    def _is_plain(self, message: Report, node: Node) -> bool:
-        """Whether entries are news from a node at work, which nobody has asked for: the usual case."""
-        op = message.ops[0]
-        return isinstance(op, Entries) and not op.copied and message.shard not in node.naming
 
     def _take_all(self, message: Report, now_s: float, node: Node, index: ShardIndex) -> Outcome:
         step = self._step_of(now_s, "", message.shard)

@@ -79,7 +79,7 @@ def apply_op(
 def adopt_few(table: Table, promises: Promises, segment: int, op: Entries, now_s: float) -> bool:
     """The short way of a put of one object, or a few: new rows of a flat keyspace. False, and nothing has changed, where
     they are something else."""
-    if not isinstance(table, FlatTable) or not 0 < len(op.slots) <= 4 * FEW:
+    if op.copied or not isinstance(table, FlatTable) or not 0 < len(op.slots) <= 4 * FEW:
         return False
     places = few_places(op, table.spec.hash_bytes)
     if not table.adopt_few(segment, places, now_s):

@@ -107,16 +107,17 @@ class ObjectPuts:
         if len(keys) == 1 or len(set(keys)) == len(keys):
             segment = self._putter.permits.segment(permits.Rows(keyspace, 0, shard), now_s)
             link = None if segment is None else self._nodes.find(segment, deadline_s)
-            if link is not None and link.takes_small:
-                statuses = link.put_small(PutSmall(item, payload, True, True), deadline_s)
-                return self._directly(item, payload, statuses, deadline_s)
+            message = PutSmall(item, payload, True, True)
+            told = None if link is None else link.put_small(message, deadline_s)
+            if told is not None:
+                if not any(told):  # the usual case
+                    return [Status.OK] * len(told)
+                return self._ask_again(item, payload, told, deadline_s)
         return self._ask_and_put(item, payload, deadline_s)
 
-    def _directly(self, item: BeginItem, payload: bytes, statuses: bytes, deadline_s: float) -> list[Status]:
-        if not any(statuses):  # the usual case
-            return [Status.OK] * len(statuses)
-        told = np.frombuffer(statuses, dtype=np.uint8).copy()
-        return _named(self._putter.ask_again([_part(item, payload)], [told], deadline_s))
+    def _ask_again(self, item: BeginItem, payload: bytes, told: bytes, deadline_s: float) -> list[Status]:
+        statuses = np.frombuffer(told, dtype=np.uint8).copy()
+        return _named(self._putter.ask_again([_part(item, payload)], [statuses], deadline_s))
 
     def _ask_and_put(self, item: BeginItem, payload: bytes, deadline_s: float) -> list[Status]:
         """Where the master says GO of all, and the node takes what is small; else on the batches' way."""
@@ -132,11 +133,13 @@ class ObjectPuts:
         if started.answers == [bytes(len(lengths))] and len(started.segments) == 1:
             segment = started.segments[0]
             link = self._nodes.find(segment, deadline_s)
-            if link is not None and link.takes_small:
+            message = PutSmall(item, payload, True)
+            told = None if link is None else link.put_small(message, deadline_s)
+            if told is not None:
                 for direct_ms in started.direct_ms[:1]:
                     rows = permits.Rows(item.keyspace, item.rank, item.shard)
                     self._putter.permits.give(rows, segment, asked_s, direct_ms)
-                statuses = np.frombuffer(link.put_small(PutSmall(item, payload, True), deadline_s), np.uint8)
+                statuses = np.frombuffer(told, dtype=np.uint8)
                 if statuses.any():
                     promised = np.ones(len(statuses), dtype=np.bool_)
                     self._putter.abandon([_part(item, payload)], [promised], [statuses], deadline_s)

@@ -24,27 +24,24 @@ class Guard:
     """One peer's breaker, for any number of threads."""
 
     def __init__(self, peer: str, retry_s: float) -> None:
-        self._breaker = CircuitBreaker(peer, retry_s)
+        self.breaker = CircuitBreaker(peer, retry_s)
         self._lock = threading.Lock()
 
     @property
     def open(self) -> bool:
         """Whether the peer failed lately, and hasn't been found alive since."""
         with self._lock:
-            return self._breaker.failures > 0
+            return self.breaker.failures > 0
 
     def call(self, start_s: float) -> GuardedCall:
         """Around one call that began at `start_s`. Raises Unavailable at once where the peer failed lately."""
         return GuardedCall(self, start_s)
 
     def _begin(self, start_s: float) -> None:
-        if self._breaker.failures:
-            with self._lock:
-                self._breaker.before_call(start_s)
+        with self._lock:
+            self.breaker.before_call(start_s)
 
     def _end(self, start_s: float, error: BaseException | None) -> None:
-        if error is None and not self._breaker.failures:  # nothing to take back
-            return
         if isinstance(error, (Closed, UsedAfterFork)):
             return  # our own doing
         if isinstance(
@@ -54,12 +51,12 @@ class Guard:
             impatient = isinstance(error, DeadlineExceeded) and now_s - start_s < PATIENCE_S
             with self._lock:
                 if impatient:
-                    self._breaker.undecided(now_s)
+                    self.breaker.undecided(now_s)
                 else:
-                    self._breaker.failed(now_s)
+                    self.breaker.failed(now_s)
         elif error is None or isinstance(error, MoonpoolError):  # it answered, if only to refuse
             with self._lock:
-                self._breaker.succeeded()
+                self.breaker.succeeded()
 
 
 class GuardedCall:
@@ -72,9 +69,11 @@ class GuardedCall:
         self._start_s = start_s
 
     def __enter__(self) -> None:
-        self._guard._begin(self._start_s)
+        if self._guard.breaker.failures:
+            self._guard._begin(self._start_s)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        self._guard._end(self._start_s, error)
+        if error is not None or self._guard.breaker.failures:  # else there is nothing to take back
+            self._guard._end(self._start_s, error)

@@ -14,7 +14,7 @@ import numpy as np
 
 from moonpool.schemas.errors import InvalidParams, Overloaded
 from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState
-from moonpool.schemas.keyspace import KeyspaceSpec
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import Begin, BeginItem, Granted, PutAhead, Status
 from moonpool.schemas.packed import U8, U32, U64, count_of, u32s, u64s
 from moonpool.schemas.runs import SHARDS_MAX
@@ -29,7 +29,7 @@ from moonpool.store_client.node.memory import Memory
 from moonpool.store_client.node.moves import Moves
 from moonpool.store_client.node.puts import LANES, OK, Put, Writers
 from moonpool.store_client.node.slots import Sink, Slots, entries
-from moonpool.store_client.node.whole_puts import Stored, is_few, store
+from moonpool.store_client.node.whole_puts import FEW, Stored, store
 
 ITEMS_MAX = 1024
 FORGET_EVERY_S = 1.0
@@ -270,7 +270,7 @@ class NodeCore:
         `counter`: of `counters`, what its bytes are added to.
         Where space is short nothing is stored. Raises KeyspaceUnknown, InvalidParams, Overloaded."""
         spec = self.keyspaces.spec(item.keyspace)
-        if not is_few(item, spec):
+        if spec.kind is not Kind.FLAT or len(item.hashes) > FEW * spec.hash_bytes:
             granted = self.begin(LANES, Begin(LANES, put_id, [item]), partial=False)
             return granted if isinstance(granted, Shortage) else self.finish(granted, item, payload, counter)
         stored = store(self.slots, item, payload, spec, self.shards)

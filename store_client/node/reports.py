@@ -271,6 +271,12 @@ class ReportStream:
         if surplus:
             for wait in self._waits:
                 wait.surplus = {**wait.surplus, **surplus}
+        if len(self._waits) == 1:  # as where one puts at a time
+            (wait,) = self._waits
+            if wait.serial is not None and wait.serial <= acked:
+                self._waits = []
+                wait.end(wait.surplus)
+            return
         done = [wait for wait in self._waits if wait.serial is not None and wait.serial <= acked]
         if done:
             self._waits = [wait for wait in self._waits if wait.serial is None or wait.serial > acked]

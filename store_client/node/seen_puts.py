@@ -41,7 +41,8 @@ class _Put(Later):
 
     def seen(self, outcome: Surplus | Unavailable) -> None:
         """See Seen."""
-        self.grant()
+        if self._ahead is not None:
+            self.grant()
         statuses = self._statuses
         if isinstance(outcome, Unavailable):
             statuses = without_proof(statuses)

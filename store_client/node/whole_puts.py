@@ -15,7 +15,7 @@ import numpy as np
 
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.header import SlotState, word_of
-from moonpool.schemas.keyspace import KeyspaceSpec, Kind
+from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import BeginItem, Entries, Status
 from moonpool.store_client.node.allocator import NO_SLOT
 from moonpool.store_client.node.headers import fence
@@ -43,15 +43,10 @@ class Stored(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-def is_few(item: BeginItem, spec: KeyspaceSpec) -> bool:
-    """Whether `store` takes the item: of rows that stand alone."""
-    return spec.kind is Kind.FLAT and len(item.hashes) <= FEW * spec.hash_bytes
-
-
 def store(
     slots: Slots, item: BeginItem, payload: bytes, spec: KeyspaceSpec, shards: int
 ) -> Stored | dict[int, int]:
-    """Payloads back to back. Where space is short nothing is stored, and returned is how many slots of which size
+    """Of an item of a flat keyspace, of FEW objects at most; payloads back to back. Where space is short nothing is stored, and returned is how many slots of which size
     are missing. Raises InvalidParams."""
     count, keys = check_item(item, spec, shards)
     if count == 1 and not spec.shard_bytes[0] and item.lengths == len(payload).to_bytes(8, "little"):

@@ -19,7 +19,7 @@ from moonpool.schemas.errors import (
     VersionMismatch,
     from_wire,
 )
-from moonpool.schemas.framing import FRAME_BYTES_MAX, PROTOCOL_VERSION, PUSH_ID, FrameReader, encode_frame
+from moonpool.schemas.framing import FRAME_BYTES_MAX, PREFIX, PROTOCOL_VERSION, PUSH_ID, FrameReader
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
 from moonpool.store_client.rpc.address import Address, set_tcp_options
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
@@ -136,7 +136,7 @@ class AsyncRpcConnection(asyncio.Protocol):
             raise TooLarge(what=what, size_bytes=len(body), limit_bytes=limit_bytes)
         self._last_id = request_id = (self._last_id & (ID_MASK >> 1)) + 1
         self._waiting[request_id] = answered
-        self._transport.write(encode_frame(request_id, body))
+        self._transport.write(PREFIX.pack(4 + len(body), request_id) + body)
         return request_id
 
     async def call(self, message: Message, timeout_s: float) -> Message:

@@ -31,13 +31,17 @@ class Later:
         if self.over:
             return
         self.over, self._reply = True, reply
-        self._tell(reply)
+        listener = self._listener
+        if listener is not None:
+            self._listener = None  # no ring of objects for the garbage collector
+            listener(reply)
 
     def listen(self, listener: Callable[[Reply | None], None]) -> None:
         """Of the one who waits: called once with the reply, now where it is there; with None after `cancel`."""
         self._listener = listener
         if self.over:
-            self._tell(self._reply)
+            self._listener = None
+            listener(self._reply)
 
     def left(self) -> None:
         """Nobody waits any more, and there was no reply: for who has something to take back then."""
@@ -47,12 +51,9 @@ class Later:
         if not self.over:
             self.over = True
             self.left()
-            self._tell(None)
-
-    def _tell(self, reply: Reply | None) -> None:
-        listener, self._listener = self._listener, None  # no ring of objects for the garbage collector
-        if listener is not None:
-            listener(reply)
+            listener, self._listener = self._listener, None
+            if listener is not None:
+                listener(None)
 
     def __await__(self) -> Generator[None, None, Message]:
         """For handlers that wait themselves."""

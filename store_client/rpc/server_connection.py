@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import msgspec
 
-from moonpool.schemas.access import Identity
 from moonpool.schemas.errors import (
     InvalidParams,
     MoonpoolError,
@@ -50,6 +49,8 @@ class ServerConnection(asyncio.Protocol):
         self.name = "unknown peer"
         self.data: dict[str, Any] = {}
         self._visitor = Visitor(service.access)
+        self.identity = self._visitor.identity
+        """See Peer."""
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(self.name)
@@ -71,11 +72,6 @@ class ServerConnection(asyncio.Protocol):
         self._closing_since_s: float | None = None
 
     # ------------------------------------------------------------ what handlers use
-
-    @property
-    def identity(self) -> Identity:
-        """See Peer."""
-        return self._visitor.identity
 
     def push(self, message: Message) -> bool:
         """See Peer."""
@@ -294,6 +290,7 @@ class ServerConnection(asyncio.Protocol):
             self.close()
             return
         self._greeted = True
+        self.identity = self._visitor.identity
         self.hello = msgspec.structs.replace(hello, token="")
         self.name = f"{printable(hello.role)} {printable(hello.client)} ({self.name})"
         self._reader.limit_bytes = service.limits.frame_bytes_max

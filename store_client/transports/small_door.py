@@ -11,7 +11,7 @@ import ctypes
 import msgspec
 import numpy as np
 
-from moonpool.schemas.errors import ProtocolError
+from moonpool.schemas.errors import KeyspaceUnknown, ProtocolError
 from moonpool.schemas.header import HEADER_BYTES, HEADER_DTYPE
 from moonpool.schemas.messages import (
     SMALL_BYTES,
@@ -29,7 +29,7 @@ from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.pieces import coalesce
 from moonpool.store_client.transports.proof import judge, sent_of
-from moonpool.store_client.transports.told import call_told
+from moonpool.store_client.transports.told import tell_and_call
 
 SMALL_PIECES = 64
 """Of a put that is sent in one message: each is copied by itself."""
@@ -54,7 +54,11 @@ class SmallDoor:
 
     def put(self, message: PutSmall, deadline_s: float) -> bytes:
         """See Door."""
-        reply = call_told(self._node, message, message.item.keyspace, self._spec_of, deadline_s)
+        try:
+            reply = self._node.call(message, deadline_s)
+        except KeyspaceUnknown as error:
+            keyspace = message.item.keyspace
+            reply = tell_and_call(self._node, message, keyspace, self._spec_of, deadline_s, error)
         count = len(message.item.lengths) // 8
         if not isinstance(reply, Committed) or len(reply.statuses) != 1 or len(reply.statuses[0]) != count:
             reason = f"{type(reply).__name__} in answer to PutSmall"
