@@ -57,9 +57,10 @@ def probe(table: Table, message: Probe, step: Step) -> Probed:
     chained = need_chained(table)
     until_s = step.until_s(message.lease_ms)
     size = table.spec.hash_bytes
-    check_count(sum(len(run.hashes) for run in message.runs) // size, "runs")
+    points = 0
     for run in message.runs:
-        _check_points(run, size)
+        points += _points_of(run, size)
+    check_count(points, "runs")
     count_of(message.sample, 8, "sample")
     lengths = [0] * len(message.runs)
     follow, whole = b"", False
@@ -82,12 +83,15 @@ def probe(table: Table, message: Probe, step: Step) -> Probed:
     return Probed(lengths, table.policy.sample_mask, follow, whole)
 
 
-def _check_points(run: ProbedRun, hash_bytes: int) -> None:
-    check_run(run.first, run.count)
+def _points_of(run: ProbedRun, hash_bytes: int) -> int:
+    """How many hashes it names. Raises InvalidParams where they are others than they should be."""
+    first, count, stride = run.first, run.count, run.stride
+    check_run(first, count)
     points = count_of(run.hashes, hash_bytes, "runs.hashes")
-    if run.count < 1 or run.stride < 1 or points != -(-run.count // run.stride):
+    if count < 1 or stride < 1 or points != -(-count // stride):
         allowed = "each stride-th hash of one block or more, and the last"
-        raise InvalidParams(field="runs", value=f"{points} of {run.count} by {run.stride}", allowed=allowed)
+        raise InvalidParams(field="runs", value=f"{points} of {count} by {stride}", allowed=allowed)
+    return points
 
 
 def match(table: Table, message: Match, step: Step) -> Matched:
