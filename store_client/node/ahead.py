@@ -19,7 +19,7 @@ from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.header import SLOT_INDEX_BITS, SlotState, keyspace_word, word_of
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import AHEAD_BYTES, AHEAD_SLOTS, BeginItem, Entries, Granted
-from moonpool.schemas.packed import U64
+from moonpool.schemas.packed import U32, U64
 from moonpool.store_client.node.headers import DOOMED
 from moonpool.store_client.node.items import check_item, check_lengths
 from moonpool.store_client.node.layout import fixed_slot_bytes
@@ -126,7 +126,7 @@ def name(slots: Slots, put: Put, item: BeginItem, spec: KeyspaceSpec, shards: in
     size_bytes = name_slots(
         slots,
         taken,
-        _header(put, item, spec),
+        header_of(item, spec, SlotState.COMMITTED, put.session, put.put_id),
         generation,
         put.ahead_bytes,
         lengths,
@@ -142,39 +142,44 @@ def name(slots: Slots, put: Put, item: BeginItem, spec: KeyspaceSpec, shards: in
     if count < len(put.slots):
         slots.free(put.slots[count:], put.generations[count:])
     generations = np.arange(generation, generation + count, dtype=np.uint64)
+    return Named(entries_of(item, parent, taken, generations, lengths), generations, size_bytes)
+
+
+def entries_of(item: BeginItem, parent: bytes, slots: U32, generations: U64, lengths: bytes) -> Entries:
+    """What all of an item's blocks are reported as. `parent`: of the first one, where they are a chain."""
+    count = len(slots)
     positions = item.position.to_bytes(4, "little") * count
     if parent:
         positions = np.arange(item.position, item.position + count, dtype=np.uint32).tobytes()
-    entries = Entries(
+    return Entries(
         item.keyspace,
         item.rank.to_bytes(2, "little") * count,
         positions,
         item.hashes,
-        parent + item.hashes[: -spec.hash_bytes] if parent else bytes(len(item.hashes)),
-        taken.tobytes(),
+        parent + item.hashes[: -len(parent)] if parent else bytes(len(item.hashes)),
+        slots.tobytes(),
         generations.tobytes(),
         lengths,
     )
-    return Named(entries, generations, size_bytes)
 
 
-def _header(put: Put, item: BeginItem, spec: KeyspaceSpec) -> bytes:
+def header_of(item: BeginItem, spec: KeyspaceSpec, state: SlotState, session: int, put_id: int) -> bytes:
     """What the headers of all blocks have in common."""
     return _HEADER.pack(
-        word_of(SlotState.COMMITTED, 0),
+        word_of(state, 0),
         keyspace_word(item.keyspace),
         item.rank,
         spec.hash_bytes,
         item.position,
         0,
         0,
-        put.session,
+        session,
         b"",
         b"",
         item.shard,
         0,
         0,
-        put.put_id,
+        put_id,
     )
 
 

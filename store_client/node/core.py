@@ -18,7 +18,8 @@ from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import Begin, BeginItem, Granted, PutAhead, Status
 from moonpool.schemas.packed import U8, U32, U64, count_of, u32s, u64s
 from moonpool.schemas.runs import SHARDS_MAX
-from moonpool.store_client.node.ahead import name
+from moonpool.store_client.node.ahead import entries_of, name
+from moonpool.store_client.node.alike import begin_alike
 from moonpool.store_client.node.annex import Annex, Facts, SessionRecord
 from moonpool.store_client.node.drops import Drops
 from moonpool.store_client.node.headers import words_of
@@ -164,6 +165,12 @@ class NodeCore:
             raise InvalidParams(
                 field="begin.items", value=len(request.items), allowed=f"1 to {ITEMS_MAX} items"
             )
+        if len(request.items) == 1 and not flags:
+            item, spec = request.items[0], self.keyspaces.spec(request.items[0].keyspace)
+            alike = begin_alike(self.slots, session, request.put_id, item, spec, self.shards)
+            if alike is not None:
+                writer.open(alike)
+                return alike.granted()
         parts = [prepare(item, self.keyspaces.spec(item.keyspace), self.shards) for item in request.items]
         blocks = sum(len(part.headers) for part in parts)
         if blocks > BLOCKS_MAX:
@@ -328,10 +335,15 @@ class NodeCore:
             self.slots.headers.turn(rows, words_of(SlotState.COMMITTED, generations))
             self.slots.committed += len(blocks)
             self.counters["blocks_committed"] += len(blocks)
-            headers = self.slots.headers.snapshot(rows)
+            if put.item is not None and len(blocks) == len(put.slots):
+                lengths, item = u64s(put.item.lengths), put.item
+                ops = [(item.shard, entries_of(item, b"", slots, generations, item.lengths))]
+            else:
+                headers = self.slots.headers.snapshot(rows)
+                lengths, ops = headers["length"], entries(headers, slots, self.keyspaces)
             if put.session != LANES:
-                self.counters["local_bytes"] += int(headers["length"].sum())
-            for shard, op in entries(headers, slots, self.keyspaces):
+                self.counters["local_bytes"] += int(lengths.sum())
+            for shard, op in ops:
                 self.reported[shard] = self._last_serials[shard] = self._sink.emit(op, shard)
             self._sink.written(slots, generations)
         return put.statuses.tobytes()

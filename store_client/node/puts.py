@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.schemas.errors import NotFound, Overloaded
-from moonpool.schemas.messages import Granted, Status
+from moonpool.schemas.messages import BeginItem, Granted, Status
 from moonpool.schemas.packed import U8, U32, U64
 
 PUTS_MAX = 4096
@@ -33,6 +33,8 @@ class Put:
     doomed: NDArray[np.bool_]
     ahead_bytes: int = 0
     """Of each slot, where they were granted ahead and have no names."""
+    item: BeginItem | None = None
+    """What the headers of all its slots were made of, where that was one item of rows that stand alone."""
 
     def granted(self) -> Granted:
         """The answer to its Begin."""
