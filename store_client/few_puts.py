@@ -15,8 +15,18 @@ import numpy as np
 
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.keyspace import Kind
-from moonpool.schemas.messages import SMALL_BYTES, BeginItem, PutItem, PutSmall, PutStart, PutStarted, Status
-from moonpool.schemas.packed import U8, PackedHashes, u64s
+from moonpool.schemas.messages import (
+    AHEAD_SLOTS,
+    DIRECT_BYTES,
+    SMALL_BYTES,
+    BeginItem,
+    PutItem,
+    PutSmall,
+    PutStart,
+    PutStarted,
+    Status,
+)
+from moonpool.schemas.packed import U8, U64, PackedHashes, u64s
 from moonpool.schemas.runs import shard_of
 from moonpool.store_client import permits
 from moonpool.store_client.buffers import Buffer, fragments_of, multi_buffers
@@ -28,6 +38,7 @@ from moonpool.store_client.objects import KEY_BYTES_MAX, rows_of
 from moonpool.store_client.puts import PutPart, Putter
 from moonpool.store_client.raw_memory import address_of
 from moonpool.store_client.rows import RowCalls
+from moonpool.store_client.transports.base import WriteBatch
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +71,9 @@ class ObjectPuts:
                 if few is not None:
                     return few
         fragments, keep = fragments_of([[value] for value in values], writable=False, what="values")
-        statuses = self._rows.put(rows_of(keyspace, keys), fragments, deadline_s)
+        statuses = self._put_ahead(keyspace, keys, fragments, deadline_s)
+        if statuses is None:
+            statuses = self._rows.put(rows_of(keyspace, keys), fragments, deadline_s)
         del keep
         return statuses
 
@@ -80,7 +93,9 @@ class ObjectPuts:
                 if few is not None:
                     return few
         fragments, keep = multi_buffers(addresses, sizes, writable=False)
-        statuses = self._rows.put(rows_of(keyspace, keys), fragments, deadline_s)
+        statuses = self._put_ahead(keyspace, keys, fragments, deadline_s)
+        if statuses is None:
+            statuses = self._rows.put(rows_of(keyspace, keys), fragments, deadline_s)
         del keep
         return statuses
 
@@ -93,14 +108,9 @@ class ObjectPuts:
         hashes = hash_keys(keys, KEY_BYTES_MAX)
         if isinstance(hashes, int):
             return None
-        try:
-            shards = self._cluster.shards(deadline_s)
-        except MoonpoolError as error:
-            log.debug("put refused: %s", error)
-            return [Status.FAILED] * len(keys)
-        if shards > 1 and len(keys) > 1:
+        shard = self._shard(keyspace, hashes, deadline_s)
+        if shard is None:
             return None
-        shard = 0 if shards == 1 else shard_of(keyspace, hashes, shards)
         item = BeginItem(keyspace, 0, 0, b"", hashes, lengths, list(keys), shard)
         now_s = time.monotonic()
         # A key that is named twice is asked for: the master says BUSY of the second.
@@ -110,12 +120,48 @@ class ObjectPuts:
             message = PutSmall(item, payload, True, True)
             told = None if link is None else link.put_small(message, deadline_s)
             if told is not None:
-                if not any(told):  # the usual case
-                    return [Status.OK] * len(told)
-                return self._ask_again(item, payload, told, deadline_s)
+                return self._said(item, payload, told, deadline_s)
         return self._ask_and_put(item, payload, deadline_s)
 
-    def _ask_again(self, item: BeginItem, payload: bytes, told: bytes, deadline_s: float) -> list[Status]:
+    def _shard(self, keyspace: bytes, hashes: bytes, deadline_s: float) -> int | None:
+        """Of all of them; None where they may have several, or nobody can say: the batches' way finds out."""
+        try:
+            shards = self._cluster.shards(deadline_s)
+        except MoonpoolError:
+            return None
+        if shards == 1:
+            return 0
+        return shard_of(keyspace, hashes, shards) if len(hashes) == KEY_HASH_BYTES else None
+
+    def _put_ahead(
+        self, keyspace: bytes, keys: Sequence[str], source: Fragments, deadline_s: float
+    ) -> list[Status] | None:
+        """Without asking a master, into slots that the node has granted ahead. None, and nothing was done: they go the
+        batches' way."""
+        if not 0 < source.count == len(keys) <= AHEAD_SLOTS:
+            return None
+        lengths, hashes = source.lengths(), hash_keys(keys, KEY_BYTES_MAX)
+        if isinstance(hashes, int) or int(lengths.sum()) > DIRECT_BYTES or len(set(keys)) < len(keys):
+            return None
+        shard = self._shard(keyspace, hashes, deadline_s)
+        if shard is None:
+            return None
+        segment = self._putter.permits.segment(permits.Rows(keyspace, 0, shard), time.monotonic())
+        link = None if segment is None else self._nodes.find(segment, deadline_s)
+        if link is None:
+            return None
+        item = BeginItem(keyspace, 0, 0, b"", hashes, lengths.tobytes(), list(keys), shard)
+        statuses = link.put_ahead(WriteBatch(item, lengths, source, True, True), deadline_s)
+        if statuses is None:
+            return None
+        return self._said(item, source, statuses, deadline_s)
+
+    def _said(
+        self, item: BeginItem, payload: bytes | Fragments, told: bytes, deadline_s: float
+    ) -> list[Status]:
+        """The end of a direct put."""
+        if not any(told):  # the usual case
+            return [Status.OK] * len(told)
         statuses = np.frombuffer(told, dtype=np.uint8).copy()
         return _named(self._putter.ask_again([_part(item, payload)], [statuses], deadline_s))
 
@@ -147,15 +193,10 @@ class ObjectPuts:
         return _named(self._putter.put_as_told([_part(item, payload)], started, asked_s, deadline_s))
 
 
-def _part(item: BeginItem, payload: bytes) -> PutPart:
+def _part(item: BeginItem, payload: bytes | Fragments) -> PutPart:
     """For the batches' way."""
     lengths = u64s(item.lengths)
-    ends = np.cumsum(lengths)
-    source = Fragments(
-        np.uint64(address_of(np.frombuffer(payload, dtype=np.uint8))) + ends - lengths,
-        lengths,
-        np.arange(len(lengths) + 1, dtype=np.int64),
-    )
+    source = payload if isinstance(payload, Fragments) else _back_to_back(payload, lengths)
     return PutPart(
         keyspace=item.keyspace,
         kind=Kind.FLAT,
@@ -170,6 +211,11 @@ def _part(item: BeginItem, payload: bytes) -> PutPart:
         visible=True,
         shard=item.shard,
     )
+
+
+def _back_to_back(payload: bytes, lengths: U64) -> Fragments:
+    starts = np.uint64(address_of(np.frombuffer(payload, dtype=np.uint8))) + np.cumsum(lengths) - lengths
+    return Fragments(starts, lengths, np.arange(len(lengths) + 1, dtype=np.int64))
 
 
 def _named(statuses: Sequence[U8]) -> list[Status]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from moonpool.schemas.errors import MoonpoolError, TransferFailed
-from moonpool.schemas.messages import ClusterMap, GetClusterMap, NodeInfo, PutSmall, Status
-from moonpool.schemas.packed import U8, U64, u64s
+from moonpool.schemas.messages import BeginItem, ClusterMap, GetClusterMap, NodeInfo, PutSmall, Status
+from moonpool.schemas.packed import U8, U64
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.guard import Guard
 from moonpool.store_client.telemetry import TransferCounts
@@ -85,20 +85,35 @@ class NodeLink:
 
     def put_small(self, message: PutSmall, deadline_s: float) -> bytes | None:
         """`write` of a few small objects, in one message: a Status byte each. None: it takes no such messages."""
-        door, count = self.transport.door, len(message.item.lengths) // 8
+        door = self.transport.door
         if door is None:
             return None
-        way, start_s = (self.transport.name, "save"), time.monotonic()
+        return self._put_few(message.item, lambda: door.put(message, deadline_s))
+
+    def put_ahead(self, batch: WriteBatch, deadline_s: float) -> bytes | None:
+        """`write` of a few objects of a flat keyspace into slots that the node has granted ahead: a Status byte each. None, and
+        nothing was put, where there are none."""
+        transport = self.transport
+        if not isinstance(transport, ShmTransport):
+            return None
+        return self._put_few(batch.item, lambda: transport.put_ahead(batch, deadline_s))
+
+    def _put_few(self, item: BeginItem, put: Callable[[], bytes | None]) -> bytes | None:
+        way, start_s, count = (self.transport.name, "save"), time.monotonic(), len(item.lengths) // 8
         try:
             with self._guard.call(start_s):
-                statuses = door.put(message, deadline_s)
-                moved = len(message.payload)
+                statuses = put()
+                if statuses is None:
+                    return None
+                lengths = memoryview(item.lengths).cast("Q")
                 if any(statuses):
                     statuses = statuses.translate(_KNOWN_BYTES)
                     if statuses.count(Status.FAILED) == count:
                         raise TransferFailed(peer=self.info.node, reason="nothing went through")
-                    each = zip(statuses, u64s(message.item.lengths).tolist(), strict=True)
+                    each = zip(statuses, lengths, strict=True)
                     moved = sum(length for status, length in each if status == Status.OK)
+                else:
+                    moved = sum(lengths)
                 self.failed = False
         except MoonpoolError as error:
             log.debug("put into %s failed: %s", self.info.node, error)

@@ -32,6 +32,9 @@ from moonpool.store_client.raw_memory import address_of
 log = logging.getLogger(__name__)
 
 INDEX_MASK = (1 << SLOT_INDEX_BITS) - 1
+FEW = 64
+"""Slots that are counted one by one: numpy takes longer to begin."""
+
 GENERATION_STRIDE = 1 << 20
 """The ceiling in the head is raised by this much, before the first of them is used."""
 
@@ -132,10 +135,12 @@ class Slots:
 
     def count_writing(self, slots: U32, step: int) -> None:
         """Keeps how many WRITING slots each page has: those can't move."""
-        if len(slots) == 1:
-            self.writing[int(slots[0]) >> SLOT_INDEX_BITS] += step
-            return
-        np.add.at(self.writing, slots >> SLOT_INDEX_BITS, step)
+        if len(slots) <= FEW:
+            pages = (slots >> SLOT_INDEX_BITS).tolist()
+            for page in set(pages):
+                self.writing[page] += step * pages.count(page)
+        else:
+            np.add.at(self.writing, slots >> SLOT_INDEX_BITS, step)
 
     def free(self, slots: U32, generations: U64) -> None:
         """Turns headers to FREE, then gives the slots back."""

@@ -113,20 +113,35 @@ class Session:
     def put(self) -> Iterator[int]:
         """A new put id, listed as open while the block runs."""
         put_id = self._new_put()
-        with self._ending(put_id):
+        try:
             yield put_id
+        except BaseException:
+            self._unsure = True
+            raise
+        finally:
+            with self._lock:
+                self._open.discard(put_id)
 
-    @contextlib.contextmanager
-    def put_ahead(self, slot_bytes: int, count: int) -> Iterator[AheadGrant | None]:
-        """A put with that many slots of that size which the node has granted ahead, listed as open while the block runs;
-        None where there is none."""
+    def take_ahead(self, slot_bytes: int, count: int) -> tuple[AheadGrant, int] | None:
+        """So many slots of that size which the node has granted ahead, and a put id under which it may grant further ones;
+        both are listed as open until `end_ahead`. None where there are no such slots."""
         with self._lock:
             grant = self._ahead.take(slot_bytes, count)
-        if grant is None:
-            yield None
-            return
-        with self._ending(grant.put_id):
-            yield grant
+            if grant is None:
+                return None
+            self._newest += 1
+            self._open.add(self._newest)
+            return grant, self._newest
+
+    def end_ahead(
+        self, taken: tuple[AheadGrant, int], granted: Granted | None, slot_bytes: int, *, sure: bool
+    ) -> None:
+        """Their put has ended, for the node too where that is `sure`. `granted`: as in `keep_ahead`."""
+        grant, put_id = taken
+        self._unsure = self._unsure or not sure
+        with self._lock:
+            self._open.discard(grant.put_id)
+            self._keep(grant.session, put_id, granted, slot_bytes)
 
     def ask_ahead(self) -> int:
         """A put id under which the node may grant slots ahead; listed as open from now on. To be followed by `keep_ahead`."""
@@ -136,26 +151,18 @@ class Session:
         """What came of it. `granted`: None where there is nothing, or nothing was heard: then the next heartbeat, which doesn't
         list it, takes it back."""
         with self._lock:
-            good = granted is not None and granted.put_id == put_id and session == self.id
-            if not (good and granted and self._ahead.keep(session, granted, slot_bytes, time.monotonic())):
-                self._open.discard(put_id)
+            self._keep(session, put_id, granted, slot_bytes)
+
+    def _keep(self, session: int, put_id: int, granted: Granted | None, slot_bytes: int) -> None:
+        good = granted is not None and granted.put_id == put_id and session == self.id
+        if not (good and granted and self._ahead.keep(session, granted, slot_bytes, time.monotonic())):
+            self._open.discard(put_id)
 
     def _new_put(self) -> int:
         with self._lock:
             self._newest += 1
             self._open.add(self._newest)
             return self._newest
-
-    @contextlib.contextmanager
-    def _ending(self, put_id: int) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._unsure = True
-            raise
-        finally:
-            with self._lock:
-                self._open.discard(put_id)
 
     def close(self) -> None:
         """Stops the thread and lets go of the lock."""

@@ -14,9 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from moonpool.schemas.errors import (
-    KeyspaceUnknown,
     MoonpoolError,
-    NotFound,
     TransferFailed,
 )
 from moonpool.schemas.header import Headers, holds, keyspace_word
@@ -29,7 +27,6 @@ from moonpool.schemas.messages import (
     Message,
     NodeInfo,
     PutAhead,
-    RegisterKeyspace,
     Revoke,
     Status,
     decode_from_node,
@@ -47,6 +44,7 @@ from moonpool.store_client.transports.ahead import slot_bytes_of
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.groups import CHUNK_OBJECTS, concatenate, groups_of, part_of
 from moonpool.store_client.transports.mapped import MappedSegment
+from moonpool.store_client.transports.node_calls import NodeCalls
 from moonpool.store_client.transports.pieces import batches_of, check_fit, coalesce, slot_side, total_bytes
 from moonpool.store_client.transports.session import Session
 from moonpool.store_client.transports.small_door import SmallDoor, is_small
@@ -113,6 +111,7 @@ class ShmTransport:
             f"unix:{info.unix_path}", hello, decode_from_node, credentials=credentials
         )
         self._session = Session(self._node, run_dir)
+        self._calls = NodeCalls(self._node, self._session, spec_of)
         self._gate = Gate(f"the shm transport of {info.node}")
         self._host = type(copier) is HostCopier
         self.door = SmallDoor(self._node, spec_of) if self._host else None
@@ -176,6 +175,14 @@ class ShmTransport:
             first, end = end, end + batches[i].source.count
             statuses[i] = outcome[first:end]
         return True
+
+    def put_ahead(self, batch: WriteBatch, deadline_s: float) -> bytes | None:
+        """`write` of a few objects into slots that the node has granted ahead: a Status byte each. None, and nothing was put,
+        where there are none. Raises MoonpoolError."""
+        with self._gate:
+            self._register_mapping()
+            slot_bytes = slot_bytes_of(batch, self._spec_of(batch.item.keyspace))
+            return self._put_ahead(batch, slot_bytes, deadline_s)
 
     def prepare(self) -> None:
         """See Transport: pins the mapping for a device; without one, fills the page tables of this process."""
@@ -281,10 +288,9 @@ class ShmTransport:
         slot_bytes = 0
         if len(group) == 1:
             slot_bytes = slot_bytes_of(group[0], self._spec_of(group[0].item.keyspace))
-            if slot_bytes:
-                outcome = yield from self._put_ahead(group[0], slot_bytes, deadline_s, overlapped)
-                if outcome is not None:
-                    return outcome
+            outcome = None if overlapped else self._put_ahead(group[0], slot_bytes, deadline_s)
+            if outcome is not None:
+                return np.frombuffer(outcome, dtype=np.uint8)
         return (yield from self._begin_and_commit(group, slot_bytes, deadline_s, overlapped))
 
     def _begin_and_commit(
@@ -294,7 +300,7 @@ class ShmTransport:
         direct = any(batch.direct for batch in group)
         with self._session.put() as put_id:
             begin = Begin(self._session.id, put_id, items, direct=direct)
-            granted = yield from self._exchange(begin, deadline_s, overlapped)
+            granted = yield from self._calls.exchange(begin, deadline_s, overlapped)
             if not isinstance(granted, Granted) or granted.put_id != put_id:
                 raise TransferFailed(peer=self._node.address, reason=f"{type(granted).__name__} to Begin")
             statuses = np.frombuffer(granted.statuses, dtype=np.uint8).copy()
@@ -316,37 +322,47 @@ class ShmTransport:
             statuses[go] = outcome[go]
         return statuses
 
-    def _put_ahead(
-        self, batch: WriteBatch, slot_bytes: int, deadline_s: float, overlapped: bool
-    ) -> Generator[None, None, U8 | None]:
-        """A put into slots that were granted ahead: the copies, then one call that names and commits them. None where there
-        are no such slots, or the node has forgotten them: to be begun as any other."""
+    def _put_ahead(self, batch: WriteBatch, slot_bytes: int, deadline_s: float) -> bytes | None:
+        """The copies, then one call that names and commits them. None where there are no slots for them, or the node has
+        forgotten those: to be begun as any other."""
         count = batch.source.count
-        with self._session.put_ahead(slot_bytes, count) as grant:
-            if grant is None:
-                return None
+        taken = self._session.take_ahead(slot_bytes, count) if slot_bytes else None
+        if taken is None:
+            return None
+        (grant, ahead), answer = taken, None
+        try:
             if not self._copy_in(grant.slots[:count], batch.lengths, batch.source):
                 raise TransferFailed(peer=self._node.address, reason="a granted slot lies outside its page")
-            put = PutAhead(grant.session, grant.put_id, batch.item, batch.visible, batch.direct)
-            outcome = yield from self._commit(put, count, slot_bytes, deadline_s, overlapped)
-        return None if (outcome == Status.GONE).all() else outcome
+            put = PutAhead(grant.session, grant.put_id, batch.item, batch.visible, batch.direct, ahead)
+            answer = self._committed(self._calls.call(put, deadline_s), count)
+        finally:
+            granted = None if answer is None else answer.ahead
+            self._session.end_ahead(taken, granted, self._size_of(granted), sure=answer is not None)
+        statuses = answer.statuses[0]
+        return None if statuses.count(Status.GONE) == count else statuses
 
     def _commit(
-        self, message: Commit | PutAhead, count: int, slot_bytes: int, deadline_s: float, overlapped: bool
+        self, commit: Commit, count: int, slot_bytes: int, deadline_s: float, overlapped: bool
     ) -> Generator[None, None, U8]:
         """A Status an object of one put. `slot_bytes`: where the next put is likely to want as many slots of this size."""
-        ahead, granted, granted_bytes = self._session.ask_ahead() if slot_bytes else 0, None, 0
+        ahead, granted = self._session.ask_ahead() if slot_bytes else 0, None
         try:
-            answer = yield from self._exchange(replace(message, ahead=ahead), deadline_s, overlapped)
-            if not isinstance(answer, Committed) or [len(part) for part in answer.statuses] != [count]:
-                what = f"{type(answer).__name__} to {type(message).__name__} of {count} blocks"
-                raise TransferFailed(peer=self._node.address, reason=what)
-            granted = answer.ahead
-            granted_bytes = self._segment.slot_bytes(granted.slots) if granted is not None else 0
+            answer = yield from self._calls.exchange(replace(commit, ahead=ahead), deadline_s, overlapped)
+            committed = self._committed(answer, count)
+            granted = committed.ahead
         finally:
             if ahead:
-                self._session.keep_ahead(message.session, ahead, granted, granted_bytes)
-        return np.frombuffer(answer.statuses[0], dtype=np.uint8)
+                self._session.keep_ahead(commit.session, ahead, granted, self._size_of(granted))
+        return np.frombuffer(committed.statuses[0], dtype=np.uint8)
+
+    def _committed(self, answer: Message, count: int) -> Committed:
+        if not isinstance(answer, Committed) or [len(part) for part in answer.statuses] != [count]:
+            reason = f"{type(answer).__name__} to a commit of {count} blocks"
+            raise TransferFailed(peer=self._node.address, reason=reason)
+        return answer
+
+    def _size_of(self, granted: Granted | None) -> int:
+        return self._segment.slot_bytes(granted.slots) if granted is not None else 0
 
     def _fill(self, group: Sequence[WriteBatch], granted: Granted, go: NDArray[np.intp]) -> None:
         """Copies every granted object into its slot."""
@@ -367,32 +383,3 @@ class ShmTransport:
         host, engine, sizes = coalesce(slot_side(source, starts), source.addresses, source.sizes)
         self._copier.from_engine(host, engine, sizes)
         return True
-
-    def _exchange(
-        self, message: Message, deadline_s: float, overlapped: bool
-    ) -> Generator[None, None, Message]:
-        """A call to the node; what a restarted node has forgotten is told it again, once. `overlapped`: stops once it is
-        sent."""
-        try:
-            if not overlapped:
-                return self._node.call(message, deadline_s)
-            pending = self._node.begin(message, deadline_s)
-            try:
-                yield
-            except BaseException:
-                pending.abandon()
-                raise
-            return pending.finish(deadline_s)
-        except KeyspaceUnknown:
-            items = message.items if isinstance(message, Begin) else []
-            for item in [message.item] if isinstance(message, PutAhead) else items:
-                self._register_keyspace(item.keyspace, deadline_s)
-        except NotFound:
-            self._session.reopen(deadline_s)
-        return self._node.call(message, deadline_s)
-
-    def _register_keyspace(self, keyspace: bytes, deadline_s: float) -> None:
-        spec = self._spec_of(keyspace)
-        if spec is None:
-            raise KeyspaceUnknown(keyspace=keyspace.hex())
-        self._node.call(RegisterKeyspace(spec), deadline_s)
