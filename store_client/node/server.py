@@ -209,7 +209,7 @@ class LocalHandler(RemoteHandler):
         """What grants slots under `put_id`, like those of another open put."""
         core = self._parts.core
         put = core.writers.find_put(session, put_like)
-        wanted = like(core.slots, put, count_max) if put_id and put is not None else None
+        wanted = like(core.slots, put, count_max) if put_id > 0 and put is not None else None
         if wanted is None:
             return None
         free_bytes_min = self._parts.keeper.free_bytes_low

@@ -40,6 +40,8 @@ class AheadGrants:
         """False where it isn't kept."""
         if len(self._grants) >= GRANTS_MAX or any(granted.statuses):
             return False
+        if len(granted.slots) != 4 * len(granted.statuses):  # a node that lies
+            return False
         self._grants.append(AheadGrant(session, granted.put_id, u32s(granted.slots), slot_bytes, now_s))
         return True
 

@@ -304,7 +304,8 @@ class ShmTransport:
             if not isinstance(granted, Granted) or granted.put_id != put_id:
                 raise TransferFailed(peer=self._node.address, reason=f"{type(granted).__name__} to Begin")
             statuses = np.frombuffer(granted.statuses, dtype=np.uint8).copy()
-            if len(statuses) != sum(batch.source.count for batch in group):
+            count = sum(batch.source.count for batch in group)
+            if len(statuses) != count or len(granted.slots) != 4 * count:
                 # A node that adopted this very put knows its granted blocks only: they would get each other's bytes.
                 raise TransferFailed(peer=self._node.address, reason="Granted of another size")
             go = np.flatnonzero(statuses == _OK)

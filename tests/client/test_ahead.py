@@ -11,12 +11,14 @@ import pytest
 from client.chains import all_ok
 from client.pool import MakeClient, Pool
 from client.test_shm import SPEC, batch_of, transport_of
+from msgspec.structs import replace
 from support.waiting import soon, wait_until
 
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
     AHEAD_SLOTS,
     BeginItem,
+    Committed,
     Granted,
     Message,
     PutAhead,
@@ -140,7 +142,8 @@ def test_an_answer_that_was_lost_leaks_nothing(
     transport = transport_of(shared_pool, tmp_path, HostCopier())
     transport._node.call(RegisterKeyspace(SPEC), soon())
     call = transport._node.call
-    assert all_ok(transport.write([batch_of("lost 0", 3)[0]], soon())[0])
+    batch, _engine = batch_of("lost 0", 3)
+    assert all_ok(transport.write([batch], soon())[0])
 
     def deaf(message: Message, deadline_s: float) -> Message:
         answer = call(message, deadline_s)
@@ -152,6 +155,28 @@ def test_an_answer_that_was_lost_leaks_nothing(
     monkeypatch.setattr(transport._node, "call", call)
     assert not transport._session._open
     wait_until(lambda: shared_pool.node.status()["objects_writing"] == 0)
+    transport.close()
+
+
+@pytest.mark.parametrize("kind", [Granted, Committed])
+@pytest.mark.parametrize("slots", [b"", b"abc", pack_u32(range(6))])
+def test_a_lying_node_raises_nothing_and_keeps_nothing(
+    shared_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Message], slots: bytes
+) -> None:
+    transport = transport_of(shared_pool, tmp_path, HostCopier())
+    transport._node.call(RegisterKeyspace(SPEC), soon())
+    call = transport._node.call
+
+    def lie(message: Message, deadline_s: float) -> Message:
+        answer = call(message, deadline_s)
+        if isinstance(answer, Committed) and answer.ahead is not None and kind is Committed:
+            return replace(answer, ahead=replace(answer.ahead, slots=slots))
+        return replace(answer, slots=slots) if isinstance(answer, Granted) and kind is Granted else answer
+
+    monkeypatch.setattr(transport._node, "call", lie)
+    batch, _engine = batch_of(f"lies {kind.__name__} {len(slots)}", 3)
+    assert all_ok(transport.write([batch], soon())[0]) is (kind is Committed)
+    assert not transport._session._open and not len(transport._session._ahead)
     transport.close()
 
 

@@ -129,6 +129,10 @@ def test_nobody_gets_many_slots_ahead() -> None:
         assert 0 < held <= share_slots and node.status()["objects_writing"] == held
         writer.call(SessionHeartbeat(writer.session, [], 2000))
         assert node.status()["objects_writing"] == 0
+        put = writer.begin(1)
+        used_bytes = node.status()["used_bytes"]
+        assert writer.call(Commit(writer.session, [put.put_id], ahead=-1)) == Committed([bytes(1)])
+        assert node.status()["used_bytes"] == used_bytes, "slots that nobody holds"
         while int(node.status()["used_bytes"]) + (1 << 17) < int(node.status()["high_watermark_bytes"]):
             writer.put(4)
         put = writer.begin(5)
