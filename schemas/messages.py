@@ -254,7 +254,7 @@ class PutStart(Message, frozen=True):
     promise_ms: int = 10000
 
 
-DIRECT_BYTES = 8 << 20
+DIRECT_BYTES = 16 << 20
 """Payload of one direct put: what goes to waste where the objects are in the pool already."""
 
 
