@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 
 from moonpool.master.ceiling import Ceiling
@@ -51,12 +50,3 @@ class Demand:
         self.ceiling.validate()
         self.top.validate()
         self.later.validate()
-
-
-def study_one(demands: Sequence[Demand]) -> bool:
-    """Counts some of what waits in the shard where most does. Whether there is more in any."""
-    fullest = max(demands, key=lambda one: one.ceiling.waiting, default=None)
-    if fullest is None:
-        return False
-    fullest.ceiling.study()
-    return any(one.ceiling.waiting for one in demands)

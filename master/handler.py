@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from math import inf
 
 import msgspec
 
@@ -52,7 +53,6 @@ QUESTIONS = frozenset[type[Message]]({Probe, Match, Presence, Locate, Renew, Des
 LOOKUPS = frozenset({Presence, Locate})
 WAIT_MS_MAX = 60_000
 TICK_S = 0.2
-STUDY_PAUSE_S = 0.01
 
 
 class MasterHandler:
@@ -79,7 +79,8 @@ class MasterHandler:
         self._peers = 0
         self._clients: dict[Peer, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._studies: asyncio.TimerHandle | None = None
+        self._piece: asyncio.TimerHandle | None = None
+        """Of work that may wait."""
 
     @property
     def epoch(self) -> int:
@@ -337,17 +338,17 @@ class MasterHandler:
             log.exception("a tick failed")
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(TICK_S, self.start_ticks)
-        if self._studies is None:
-            self._study(loop)
+        if self._piece is None:
+            self._work(loop)
 
-    def _study(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Goes on until all is learnt, in pieces so short that no lookup waits long behind one."""
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Goes on until nothing is left, in pieces so short that no lookup waits long behind one."""
         try:
-            more = self._core.shards.study()
+            pause_s = self._core.shards.work(self._clock.now_s())
         except Exception:
-            log.exception("learning from lookups failed")
-            more = False
-        self._studies = loop.call_later(STUDY_PAUSE_S, self._study, loop) if more else None
+            log.exception("a piece of work failed")
+            pause_s = inf
+        self._piece = loop.call_later(pause_s, self._work, loop) if pause_s < inf else None
 
     def _note_changes(self) -> None:
         for node, segment, state in self._core.look.take_changes():
@@ -356,7 +357,7 @@ class MasterHandler:
 
     def stop_ticks(self) -> None:
         """The reverse."""
-        for timer in (self._timer, self._studies):
+        for timer in (self._timer, self._piece):
             if timer is not None:
                 timer.cancel()
 

@@ -54,8 +54,6 @@ from moonpool.schemas.messages import (
 )
 from moonpool.schemas.packed import split_hashes
 
-SWEEP_ROWS_A_TICK = 65536
-SWEEP_ROWS_AT_ONCE = 16384
 ROWS_A_TICK = 4096
 
 
@@ -135,6 +133,10 @@ class ShardIndex(Protocol):
 
     def tick(self, step: Step) -> None:
         """What time brings: expiries, slices of slow work."""
+        ...
+
+    def sweep(self, now_s: float) -> bool:
+        """A slice of what a lost segment leaves, or an inventory's end. Returns whether there was anything to do."""
         ...
 
     def remove_some(self, step: Step) -> None:
@@ -317,9 +319,9 @@ class Shard:
             table.start_inventory(segment)
 
     def end_inventory(self, segment: int, step: Step) -> None:
-        """See ShardIndex. Small tables are done at once."""
+        """See ShardIndex. What is little is done at once."""
         self._sweeps.start(segment, self.tables.values(), unnamed=True)
-        self._sweeps.run(self.tables, SWEEP_ROWS_AT_ONCE, step.now_s)
+        self._sweeps.run(self.tables, step.now_s)
 
     def offers(self) -> Iterable[Table]:
         """See ShardIndex."""
@@ -348,7 +350,6 @@ class Shard:
         """See ShardIndex."""
         rows_max = max(1, round(ROWS_A_TICK * step.share))
         self.promises.expire(step.now_s, rows_max)
-        self._sweeps.run(self.tables, round(SWEEP_ROWS_A_TICK * step.share), step.now_s)
         for key in self._bad_reports.overdue(step.now_s):
             self._drop_doubted(*key, step)
         rebuilt = Budget(rows_max)
@@ -359,6 +360,10 @@ class Shard:
             table.candidates.rebuild(step.now_s, rebuilt)
             if isinstance(table, ChainedTable):
                 table.settle_some(rows_max)
+
+    def sweep(self, now_s: float) -> bool:
+        """See ShardIndex."""
+        return self._sweeps.run(self.tables, now_s)
 
     def remove_some(self, step: Step) -> None:
         """See ShardIndex."""

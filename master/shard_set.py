@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
-from moonpool.master.demand import Demand, study_one
+from moonpool.master.demand import Demand
 from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.evictions import Evictions
 from moonpool.master.kv_feed import KvFeed
 from moonpool.master.membership.shard_state import Event, ShardLife, ShardState
 from moonpool.master.need import Evicted, Room, next_age_ms
+from moonpool.master.piecework import do_piece
 from moonpool.master.policy_adaptive import AdaptiveCredit
 from moonpool.master.shard import Shard, ShardIndex
 from moonpool.master.shard_facts import SUMS
@@ -27,9 +28,7 @@ from moonpool.schemas.runs import SHARDS_MAX
 
 KEYSPACES_MAX = 4096
 NEED_ROWS_MAX = 4096
-STUDIED_AT_NEED = 4
-"""Requests that the policy may yet learn from before it chooses: the rest comes too late."""
-
+STUDIED_AT_NEED = 4  # requests that the policy may yet learn from before it chooses
 CHANGES = (PutStart, Remove, Clear, Pin, Unpin)
 """Requests that a shard takes only when its hard state is loaded, and not while it leaves."""
 
@@ -339,9 +338,9 @@ class ShardSet:
             self._shards[step.shard].tick(step)
         return steps
 
-    def study(self) -> bool:
-        """Learns from some of the lookups since, for half a ms at most. Returns whether there are more."""
-        return self._policy.study() | study_one([index.demand for index in self._shards.values()])
+    def work(self, now_s: float) -> float:
+        """A piece of what may wait, see piecework.py. Seconds until the next one is due; inf: there is none."""
+        return do_piece(self._policy, list(self._shards.values()), now_s)
 
     def remove_some(self, step_of: StepOf) -> list[Step]:
         """A slice of the removals that were too much for one request."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from math import inf
 from typing import cast
 
 from moonpool.benchmarks.paper_node import byte_entries, node_info
@@ -68,7 +69,7 @@ class PaperPool:
         if now_s - self._ticked_s >= 1:
             self._heartbeat(now_s)
             self._core.tick(now_s)
-            while self._core.shards.study():
+            while self._core.shards.work(now_s) < inf:
                 pass
             self._ticked_s = now_s
         hit = self._match(chain, now_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import cast
 
 from moonpool.benchmarks.paper_node import byte_entries
@@ -197,7 +198,7 @@ class PaperPool:
     def tick(self, now_s: float) -> list[Moved]:
         """Time has passed. Returns what hosts have copied from each other on the master's orders."""
         pushes = self._core.tick(now_s)
-        while self._core.shards.study():
+        while self._core.shards.work(now_s) < inf:
             pass
         self._obey_drops(pushes)
         return [

@@ -224,6 +224,7 @@ class IndexMachine(ReportingMachine):
             if self.cluster.segments[name].connected and self.state(name) not in (NodeState.LOST, None):
                 self.cluster.heartbeat(name)
         self.cluster.deliver(self.cluster.core.tick(self.now_s))
+        self.cluster.work()
         self.lost()
         self.model.expire_pins(self.now_s)
         for (rank, block_hash), asked_s in self.checked_s.items():

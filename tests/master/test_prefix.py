@@ -141,7 +141,7 @@ def test_the_policy_learns_from_the_sample_that_it_asked_for() -> None:
         probed = core.handle(probe, float(second), origin).reply
         assert isinstance(probed, Probed)
         mask = probed.sample_mask
-        core.shards.study()
+        core.shards.work(0.0)
     names = [int.from_bytes(h[:8], "little") for second in range(30) for h in chain(200, str(second))]
     assert mask > 0, "thinner, the more names it knows"
     assert set(policy._history) == {name for name in names if not name & mask}

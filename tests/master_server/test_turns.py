@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from math import inf
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from moonpool.master import turns
 from moonpool.master.ceiling import STUDIED_MAX
 from moonpool.master.outcome import Origin
 from moonpool.master.server import MasterServer
+from moonpool.master.sweeps import COPIES_A_CALL
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import InvalidParams, Overloaded, Unavailable
 from moonpool.schemas.framing import PROTOCOL_VERSION
@@ -206,6 +208,26 @@ async def test_lookups_are_learnt_from_later_and_bit_by_bit(server: MasterServer
         core.handle(PrefixSearch(SPEC, reported_chain(number + 1)).probe(0), 0.0, origin)
     core.tick(0.0)
     assert index.waiting == asked, "no tick holds lookups up with all of it"
-    core.shards.study()
+    core.shards.work(0.0)
     assert index.waiting == asked - STUDIED_MAX
     await until(lambda: not index.waiting)
+
+
+def test_what_a_lost_node_leaves_goes_bit_by_bit() -> None:
+    cluster = PaperCluster(chained_spec())
+    cluster.join("a")
+    blocks = blocks_of(chain(3 * COPIES_A_CALL))
+    for first in range(0, len(blocks), 64):
+        cluster.commit("a", blocks[first : first + 64])
+    cluster.disconnect("a")
+    cluster.now_s += 3600
+    cluster.core.tick(cluster.now_s)
+
+    def swept() -> int:
+        return int(cluster.core.status(cluster.now_s)["swept_lost_copies"])
+
+    gone = [swept()]
+    while cluster.core.shards.work(cluster.now_s) < inf:
+        gone.append(swept())
+    assert gone[0] == 0, "no tick holds lookups up with all of them"
+    assert gone[1] == COPIES_A_CALL and gone[-1] == len(blocks)

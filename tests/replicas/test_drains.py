@@ -35,6 +35,7 @@ def test_with_room_for_some_the_hottest_go() -> None:
     for _ in range(30):
         cluster.heartbeat("other")
         cluster.deliver(cluster.core.tick(cluster.now_s))
+        cluster.work()
         cluster.now_s += 0.2
         cluster.carry_out("other")
         if cluster.segments["other"].held:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from moonpool.master.core import MasterCore, Origin, Outcome, Push
 from moonpool.master.eviction import LeastRecentlyUsed
@@ -297,6 +298,12 @@ class PaperCluster:
                 if heartbeats and segment.connected:
                     self.heartbeat(name)
             self.deliver(self.core.tick(self.now_s))
+            self.work()
+
+    def work(self) -> None:
+        """All of what may wait."""
+        while self.core.shards.work(self.now_s) < inf:
+            pass
 
 
 def dropped(drops: Sequence[DropList]) -> list[tuple[int, bytes, Slot]]:
