@@ -266,6 +266,9 @@ class Node:
         with self.core.lock:
             answer = self.core.lane_begin(put_id, item, partial=False)
         if isinstance(answer, Granted):
+            if self._keeper.is_low:
+                with contextlib.suppress(RuntimeError):  # the loop ends
+                    self._loop.call_soon_threadsafe(self._keeper.look)
             return answer
         waiting = self._keeper.begin(LANES, Begin(LANES, put_id, [item]))
         try:

@@ -66,16 +66,21 @@ class SpaceKeeper:
 
     def look(self) -> None:
         """Slots were granted: where they were too many, eviction begins at once, while their writer fills them. Event
-        loop only; what lanes grant is seen a little later."""
-        if self._core.slots.allocator.free_bytes < self.free_bytes_low:
+        loop only."""
+        if self.is_low:
             self._low.set()
+
+    @property
+    def is_low(self) -> bool:
+        """Whether less is free than the high watermark leaves."""
+        return self._core.slots.allocator.free_bytes < self.free_bytes_low
 
     async def run(self) -> None:
         """Evicts between the watermarks, until cancelled."""
         while True:
             self._low.clear()
-            free_bytes = self._core.slots.allocator.free_bytes
-            if free_bytes < self.free_bytes_low:
+            if self.is_low:
+                free_bytes = self._core.slots.allocator.free_bytes
                 if not await self._evict(self._free_bytes_wanted - free_bytes):
                     await asyncio.sleep(EMPTY_HANDED_PAUSE_S)
                 continue
