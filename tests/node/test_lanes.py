@@ -13,6 +13,7 @@ from support.waiting import at_most, wait_until
 
 from moonpool.schemas.errors import (
     KeyspaceUnknown,
+    Unavailable,
 )
 from moonpool.schemas.framing import encode_frame
 from moonpool.schemas.header import HEADER_DTYPE, holds, keyspace_word
@@ -25,6 +26,7 @@ from moonpool.schemas.messages import (
     LaneData,
     LaneRead,
     LaneWrite,
+    PutAnswer,
     RegisterKeyspace,
     Status,
     encode,
@@ -165,3 +167,33 @@ def test_a_visible_write_waits_for_the_master_a_bounded_time(served: Served) -> 
         assert isinstance(peer.write(item, payload, visible=True), Failed)
         assert time.monotonic() - started_s < at_most(0.05)
     assert served.seen == [{0: 1}, {0: 2}]
+
+
+def direct(served: Served, count: int = 2) -> Granted:
+    """The answer to a direct put. The lane must be of use afterwards."""
+    served.core.register(SPEC)
+    item, payload, _ = chain(count)
+    with LanePeer(served.port) as peer:
+        peer.send(LaneWrite(9, item, True, True))
+        peer.sock.sendall(payload)
+        granted = peer.reply()
+        assert isinstance(granted, Granted)
+        peer.read(granted.slots, granted.generations, [40_000] * count)
+    return granted
+
+
+def test_a_direct_put_is_told_what_the_master_has_no_use_for(served: Served) -> None:
+    generation = served.core.slots.next_generation
+    served.outcome = {generation: PutAnswer.EXISTS, generation + 2: PutAnswer.BUSY}
+    assert list(direct(served, 4).statuses) == [Status.EXISTS, Status.OK, Status.BUSY, Status.OK]
+
+
+def test_a_direct_put_whose_stream_breaks_proves_nothing(served: Served) -> None:
+    served.outcome = Unavailable(peer="the master", retry_in_s=0.0)
+    assert list(direct(served).statuses) == [Status.FAILED] * 2
+
+
+def test_a_direct_put_is_not_begun_while_the_master_does_not_know_all(served: Served) -> None:
+    served.settled = False
+    assert list(direct(served).statuses) == [Status.BUSY] * 2
+    assert not served.seen and served.core.slots.committed == 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from moonpool.schemas.errors import (
     CODES,
+    Unavailable,
 )
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind, objects_keyspace
 from moonpool.schemas.messages import (
@@ -40,8 +41,16 @@ class Served:
     def __init__(self, lanes_max: int = 8) -> None:
         self.core = NodeCore(HeapMemory(Layout(PAGE, 8)), IndexSink())
         self.seen: list[dict[int, int]] = []
+        self.settled = True
+        self.outcome: Surplus | Unavailable = {}
+        """What the master is to say of the first commit that waits for it."""
         hooks = LaneHooks(
-            self._begin, self.core.register, self._visible, 0.05, itertools.count(1), lambda shard: True
+            self._begin,
+            self.core.register,
+            self._visible,
+            0.05,
+            itertools.count(1),
+            lambda shard: self.settled,
         )
         self.server = LaneServer(self.core, hooks, lanes_max)
         self.port = self.server.start("127.0.0.1", 0)
@@ -55,8 +64,10 @@ class Served:
     def _visible(self, serials: Mapping[int, int], *, unbroken: bool = False) -> Future[Surplus]:
         self.seen.append(dict(serials))
         future: Future[Surplus] = Future()
-        if len(self.seen) == 1:
-            future.set_result({})
+        if len(self.seen) == 1 and isinstance(self.outcome, Unavailable):
+            future.set_exception(self.outcome)
+        elif len(self.seen) == 1:
+            future.set_result(self.outcome)
         return future
 
     def wait_idle(self) -> None:
