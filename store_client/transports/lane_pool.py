@@ -53,7 +53,8 @@ class LanePool:
     ) -> None:
         self.address = address
         self._credentials = credentials
-        self._together = native.HOT and credentials.tls is None
+        self.together = native.HOT and credentials.tls is None
+        """Whether one thread can serve several lanes at once."""
         self._hello = hello
         self._size_max = size_max
         self._changed = threading.Condition()
@@ -87,15 +88,20 @@ class LanePool:
         return self._attempt(do, deadline_s)
 
     def exchange_all(
-        self, work: Shared, shares: Sequence[Share], keyspace: KeyspaceSpec | None, deadline_s: float
+        self,
+        work: Shared,
+        shares: Sequence[Share],
+        keyspace: KeyspaceSpec | None,
+        at_once: int,
+        deadline_s: float,
     ) -> list[MoonpoolError]:
-        """The same for the shares of some work, on as many lanes at once as are free: what went wrong with those that
-        failed. Raises MoonpoolError where no lane is to be had."""
+        """The same for the shares of some work, on up to `at_once` lanes where so many are free: what went wrong with
+        those that failed. Raises MoonpoolError where no lane is to be had."""
         failures: list[MoonpoolError] = []
         left = list(shares)
         while left:
-            if self._together:
-                lanes = self._lend_free(len(left), deadline_s)
+            if self.together:
+                lanes = self._lend_free(min(at_once, len(left)), deadline_s)
                 again = self._exchange_together(lanes, work, left[: len(lanes)], deadline_s, failures)
                 left = left[len(lanes) :]
             else:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -17,7 +15,7 @@ from moonpool.schemas.packed import U8, pack_u32, pack_u64
 from moonpool.store_client import native
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.transports.base import ReadBatch
-from moonpool.store_client.transports.lane import Lane
+from moonpool.store_client.transports.lane import Lane, check_outcome
 from moonpool.store_client.transports.lane_pool import Borrowed, Share
 from moonpool.store_client.transports.proof import judge, sent_of
 
@@ -94,16 +92,6 @@ class LaneReads:
             headers = np.concatenate(parts) if parts else headers[:0]
         judge(self.statuses, sent, there, headers)
         return self.statuses
-
-
-def check_outcome(code: int) -> None:
-    """Raises OSError where a lane ended as exchange_lanes says."""
-    if code == errno.ETIMEDOUT:
-        raise TimeoutError("deadline")
-    if code == native.LANE_STALE:
-        raise BrokenPipeError(errno.EPIPE, "the node has closed the lane")
-    if code:
-        raise OSError(code, os.strerror(code))
 
 
 @lru_cache(256)

@@ -37,7 +37,7 @@ LANE_BYTES_MIN = 1 << 20
 """A smaller share isn't worth another lane."""
 
 THREADS_FROM_BYTES = 4 << 20
-"""Of one read: from here on a thread a lane, where there are cores for them."""
+"""Of one read: from here on a thread a lane, where there are cores for them and for those who send."""
 
 CORES = os.cpu_count() or 1
 
@@ -78,10 +78,7 @@ class TcpTransport:
             if self.door is not None and self.door.takes(batch) and not self._lane_is_better():
                 self._guarded(partial(self._read_small, self.door, reads, deadline_s))
                 return reads.statuses
-            tasks = [
-                partial(self._read, reads, shares, deadline_s) for shares in self._read_shares(batch.lengths)
-            ]
-            self._spread(tasks, deadline_s)
+            self._spread(self._read_tasks(reads, deadline_s), deadline_s)
         return reads.judge()
 
     def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
@@ -119,9 +116,10 @@ class TcpTransport:
     def _shares(self, lengths: NDArray[np.uint64]) -> list[NDArray[np.intp]]:
         return split_evenly(lengths, self._count, LANE_BYTES_MIN)
 
-    def _read_shares(self, lengths: NDArray[np.uint64]) -> list[list[Share]]:
-        """What is asked for in one exchange each, by thread: one reads from several lanes at once, but from as many bytes
-        on as THREADS_FROM_BYTES more copy faster, where there are cores for that."""
+    def _read_tasks(self, reads: LaneReads, deadline_s: float) -> list[Callable[[], None]]:
+        """One a thread: one reads from several lanes at once, but from THREADS_FROM_BYTES on more copy faster, where there
+        are cores for that."""
+        lengths = reads.batch.lengths
         by_lane = [
             [
                 (int(group[0]) + part.start, int(group[0]) + part.stop)
@@ -129,9 +127,11 @@ class TcpTransport:
             ]
             for group in self._shares(lengths)
         ]
-        if len(by_lane) > 1 and native.HOT and (CORES < 4 or total_bytes(lengths) < THREADS_FROM_BYTES):
-            return [[share for shares in zip_longest(*by_lane) for share in shares if share is not None]]
-        return by_lane
+        if self._lanes.together and (CORES < 4 or total_bytes(lengths) < THREADS_FROM_BYTES):
+            turns = zip_longest(*by_lane)
+            shares = [share for turn in turns for share in turn if share is not None]
+            return [partial(self._read, reads, shares, len(by_lane), deadline_s)]
+        return [partial(self._read, reads, shares, 1, deadline_s) for shares in by_lane]
 
     def _lane_is_better(self) -> bool:
         """Of what the door takes too. A lane answers in C those who may see all, if it needn't be waited for."""
@@ -151,9 +151,9 @@ class TcpTransport:
     def _read_small(self, door: SmallDoor, reads: LaneReads, deadline_s: float) -> None:
         reads.statuses[:] = door.read(reads.batch, deadline_s)
 
-    def _read(self, reads: LaneReads, shares: Sequence[Share], deadline_s: float) -> None:
+    def _read(self, reads: LaneReads, shares: Sequence[Share], at_once: int, deadline_s: float) -> None:
         spec = self._spec_of(reads.batch.keyspace)
-        for error in self._lanes.exchange_all(reads, shares, spec, deadline_s):
+        for error in self._lanes.exchange_all(reads, shares, spec, at_once, deadline_s):
             log.warning("transfer with %s failed: %s", self._peer, error)
 
     def _write_one(self, batch: WriteBatch, deadline_s: float) -> U8:
