@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -183,14 +184,17 @@ def test_a_node_that_forgot_the_keyspace_is_told_it(node: MakeNode) -> None:
 def test_large_reads_have_a_thread_a_lane_where_there_are_cores(
     node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole exchanges behind each other on each lane: two of them, on two."""
+    """Whole exchanges behind each other on each lane: two of them, on two, neither of which waits for the other."""
     monkeypatch.setattr(tcp, "CORES", 16)
     monkeypatch.setattr(tcp, "THREADS_FROM_BYTES", 1)
     monkeypatch.setattr(tcp, "EXCHANGE_OBJECTS", 1)
 
+    both = threading.Barrier(2)
+
     def serve(sock: socket.socket) -> None:
         while True:
             read_frame(sock)
+            both.wait(60)
             frame = encode_frame(1, encode(LaneData(bytes([Status.MISSING]))))
             sock.sendall(frame)
 
