@@ -224,7 +224,7 @@ class StoreClient:
     def put_rows(self, rows: Rows, values: Fragments, *, timeout_s: float | None = None) -> list[Status]:
         """Stores them; what is OK can be read by a call that comes later. Raises as put_blocks."""
         with self._gate:
-            return self._rows.put(rows, values, self._deadline_s(timeout_s))
+            return self._object_puts.put_rows(rows, values, self._deadline_s(timeout_s))
 
     def get_rows(self, rows: Rows, *, timeout_s: float | None = None) -> list[bytes | None]:
         """Their values; None where one isn't there or couldn't be read. With host memory only."""

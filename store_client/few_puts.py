@@ -6,6 +6,7 @@ ordinary goes on there.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import time
 from collections.abc import Sequence
@@ -26,18 +27,18 @@ from moonpool.schemas.messages import (
     PutStarted,
     Status,
 )
-from moonpool.schemas.packed import U8, U64, PackedHashes, u64s
+from moonpool.schemas.packed import U8, U64, PackedHashes, join_hashes, pack_u64, u64s
 from moonpool.schemas.runs import shard_of
 from moonpool.store_client import permits
 from moonpool.store_client.buffers import Buffer, fragments_of, multi_buffers
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
-from moonpool.store_client.native import KEY_HASH_BYTES, gather, hash_keys
+from moonpool.store_client.native import PIECES_MAX, gather, hash_keys
 from moonpool.store_client.nodes import Nodes
 from moonpool.store_client.objects import KEY_BYTES_MAX, rows_of
 from moonpool.store_client.puts import PutPart, Putter
 from moonpool.store_client.raw_memory import address_of
-from moonpool.store_client.rows import RowCalls
+from moonpool.store_client.rows import RowCalls, Rows
 from moonpool.store_client.transports.base import WriteBatch
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class ObjectPuts:
             payload = values[0] if len(values) == 1 else b"".join(values)
             if len(payload) <= SMALL_BYTES:
                 lengths = b"".join([len(value).to_bytes(8, "little") for value in values])
-                few = self._put_few(keyspace, keys, payload, lengths, deadline_s)
+                few = self._put_keys(keyspace, keys, payload, lengths, deadline_s)
                 if few is not None:
                     return few
         fragments, keep = fragments_of([[value] for value in values], writable=False, what="values")
@@ -89,7 +90,7 @@ class ObjectPuts:
         if self._host and 0 < len(keys) <= FEW and sizes is not None:
             gathered = gather(addresses, sizes, SMALL_BYTES)
             if gathered is not None and len(gathered[1]) == 8 * len(keys):
-                few = self._put_few(keyspace, keys, *gathered, deadline_s)
+                few = self._put_keys(keyspace, keys, *gathered, deadline_s)
                 if few is not None:
                     return few
         fragments, keep = multi_buffers(addresses, sizes, writable=False)
@@ -99,23 +100,41 @@ class ObjectPuts:
         del keep
         return statuses
 
+    def put_rows(self, rows: Rows, values: Fragments, deadline_s: float) -> list[Status]:
+        """The same of rows of any flat keyspace."""
+        count = len(rows.hashes)
+        if self._host and 0 < count == values.count <= FEW and len(values.sizes) <= PIECES_MAX:
+            sizes: list[int] = values.sizes.tolist()
+            hashes = join_hashes(rows.hashes)
+            shard = self._shard(rows.keyspace, hashes, count, deadline_s)
+            if shard is not None and sum(sizes) <= SMALL_BYTES:
+                payload = b"".join(map(ctypes.string_at, values.addresses.tolist(), sizes))
+                lengths, keys = pack_u64(values.lengths()), list(rows.keys)
+                item = BeginItem(rows.keyspace, rows.rank, 0, b"", hashes, lengths, keys, shard)
+                return self._put_few(item, payload, deadline_s)
+        return self._rows.put(rows, values, deadline_s)
+
     # ------------------------------------------------------------ a few small ones
 
-    def _put_few(
+    def _put_keys(
         self, keyspace: bytes, keys: Sequence[str], payload: bytes, lengths: bytes, deadline_s: float
     ) -> list[Status] | None:
         """`payload`: all objects back to back. None, and nothing was done: they go the batches' way."""
         hashes = hash_keys(keys, KEY_BYTES_MAX)
         if isinstance(hashes, int):
             return None
-        shard = self._shard(keyspace, hashes, deadline_s)
+        shard = self._shard(keyspace, hashes, len(keys), deadline_s)
         if shard is None:
             return None
         item = BeginItem(keyspace, 0, 0, b"", hashes, lengths, list(keys), shard)
-        now_s = time.monotonic()
-        # A key that is named twice is asked for: the master says BUSY of the second.
-        if len(keys) == 1 or len(set(keys)) == len(keys):
-            segment = self._putter.permits.segment(permits.Rows(keyspace, 0, shard), now_s)
+        return self._put_few(item, payload, deadline_s)
+
+    def _put_few(self, item: BeginItem, payload: bytes, deadline_s: float) -> list[Status]:
+        count = len(item.lengths) // 8
+        # What is named twice is asked for: the master says BUSY of the second.
+        if count == 1 or len(set(_hashes(item))) == count:
+            rows = permits.Rows(item.keyspace, item.rank, item.shard)
+            segment = self._putter.permits.segment(rows, time.monotonic())
             link = None if segment is None else self._nodes.find(segment, deadline_s)
             message = PutSmall(item, payload, True, True)
             told = None if link is None else link.put_small(message, deadline_s)
@@ -123,7 +142,7 @@ class ObjectPuts:
                 return self._said(item, payload, told, deadline_s)
         return self._ask_and_put(item, payload, deadline_s)
 
-    def _shard(self, keyspace: bytes, hashes: bytes, deadline_s: float) -> int | None:
+    def _shard(self, keyspace: bytes, hashes: bytes, count: int, deadline_s: float) -> int | None:
         """Of all of them; None where they may have several, or nobody can say: the batches' way finds out."""
         try:
             shards = self._cluster.shards(deadline_s)
@@ -131,7 +150,7 @@ class ObjectPuts:
             return None
         if shards == 1:
             return 0
-        return shard_of(keyspace, hashes, shards) if len(hashes) == KEY_HASH_BYTES else None
+        return shard_of(keyspace, hashes, shards) if count == 1 else None
 
     def _put_ahead(
         self, keyspace: bytes, keys: Sequence[str], source: Fragments, deadline_s: float
@@ -143,7 +162,7 @@ class ObjectPuts:
         lengths, hashes = source.lengths(), hash_keys(keys, KEY_BYTES_MAX)
         if isinstance(hashes, int) or int(lengths.sum()) > DIRECT_BYTES or len(set(keys)) < len(keys):
             return None
-        shard = self._shard(keyspace, hashes, deadline_s)
+        shard = self._shard(keyspace, hashes, len(keys), deadline_s)
         if shard is None:
             return None
         segment = self._putter.permits.segment(permits.Rows(keyspace, 0, shard), time.monotonic())
@@ -168,7 +187,8 @@ class ObjectPuts:
     def _ask_and_put(self, item: BeginItem, payload: bytes, deadline_s: float) -> list[Status]:
         """Where the master says GO of all, and the node takes what is small; else on the batches' way."""
         lengths = u64s(item.lengths).tolist()
-        largest = max(length + len(key.encode()) for length, key in zip(lengths, item.keys, strict=True))
+        texts = item.keys or [""] * len(lengths)
+        largest = max(length + len(key.encode()) for length, key in zip(lengths, texts, strict=True))
         asked = PutItem(item.keyspace, item.rank, 0, b"", item.hashes, largest, item.shard)
         asked_s = time.monotonic()
         try:
@@ -203,7 +223,7 @@ def _part(item: BeginItem, payload: bytes | Fragments) -> PutPart:
         rank=item.rank,
         position=0,
         parent=b"",
-        hashes=PackedHashes(item.hashes, KEY_HASH_BYTES),
+        hashes=_hashes(item),
         run_root=b"",
         lengths=lengths,
         source=source,
@@ -211,6 +231,10 @@ def _part(item: BeginItem, payload: bytes | Fragments) -> PutPart:
         visible=True,
         shard=item.shard,
     )
+
+
+def _hashes(item: BeginItem) -> PackedHashes:
+    return PackedHashes(item.hashes, len(item.hashes) // (len(item.lengths) // 8))
 
 
 def _back_to_back(payload: bytes, lengths: U64) -> Fragments:

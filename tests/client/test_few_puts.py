@@ -11,10 +11,13 @@ import pytest
 from client.pool import MakeClient, Pool
 
 from moonpool.schemas.errors import InvalidKey, InvalidParams, Unavailable
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import SMALL_BYTES, PutSmall, PutStart, Status
 from moonpool.store_client import StoreClient
+from moonpool.store_client.buffers import fragments_of
 from moonpool.store_client.few_puts import FEW
-from moonpool.store_client.rows import RowCalls
+from moonpool.store_client.objects import rows_of
+from moonpool.store_client.rows import RowCalls, Rows
 from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.transports.small_door import SmallDoor
 
@@ -34,7 +37,13 @@ def of_pieces(client: StoreClient, keys: list[str], values: list[bytes]) -> list
     return client.batch_put_from_multi_buffers(keys, addresses, sizes)
 
 
-@pytest.fixture(params=[of_values, of_pieces])
+def of_rows(client: StoreClient, keys: list[str], values: list[bytes]) -> list[Status]:
+    """As Mooncake's API puts them."""
+    fragments, _keep = fragments_of([[value] for value in values], writable=False)
+    return client.put_rows(rows_of(client._objects, keys), fragments)
+
+
+@pytest.fixture(params=[of_values, of_pieces, of_rows])
 def put(request: pytest.FixtureRequest) -> Put:
     way: Put = request.param
     return way
@@ -128,6 +137,20 @@ def test_promises_of_what_could_not_be_written_are_given_back(
     other = client.settings.model_copy(update={"transport": "auto"})
     with StoreClient(other) as unhurt:
         assert put(unhurt, keys, values) == [Status.OK] * 2
+
+
+def test_rows_without_keys_of_a_keyspace_of_their_own(client: StoreClient, long_way: list[int]) -> None:
+    spec = KeyspaceSpec(kind=Kind.FLAT, name=os.urandom(4).hex(), shard_bytes=(0, 0), hash_bytes=32)
+    keyspace = client.register_keyspace(spec)
+    values = [os.urandom(50), os.urandom(70)]
+    fragments, _keep = fragments_of([[value] for value in values], writable=False)
+    for rank in range(2):
+        for _ in range(2):
+            rows = Rows(keyspace, rank, [os.urandom(32) for _ in range(2)])
+            assert client.put_rows(rows, fragments) == [Status.OK] * 2
+            assert client.put_rows(rows, fragments) == [Status.EXISTS] * 2
+            assert client.get_rows(rows) == values
+    assert not long_way
 
 
 def test_a_master_that_is_away_costs_no_exception(
