@@ -103,7 +103,8 @@ class ObjectPuts:
     def put_rows(self, rows: Rows, values: Fragments, deadline_s: float) -> list[Status]:
         """The same of rows of any flat keyspace."""
         count = len(rows.hashes)
-        if self._host and 0 < count == values.count <= FEW and len(values.sizes) <= PIECES_MAX:
+        few = 0 < count == values.count <= FEW and len(rows.keys) in (0, count)
+        if self._host and few and len(values.sizes) <= PIECES_MAX:
             sizes: list[int] = values.sizes.tolist()
             hashes = join_hashes(rows.hashes)
             shard = self._shard(rows.keyspace, hashes, count, deadline_s)
