@@ -157,6 +157,7 @@ class Session:
         good = granted is not None and granted.put_id == put_id and session == self.id
         if not (good and granted and self._ahead.keep(session, granted, slot_bytes, time.monotonic())):
             self._open.discard(put_id)
+            self._unsure = self._unsure or granted is not None
 
     def _new_put(self) -> int:
         with self._lock:
@@ -193,12 +194,14 @@ class Session:
         failing = False
         while not self._stop.wait(HEARTBEAT_S):
             with self._lock:
-                self._open.difference_update(self._ahead.expire(time.monotonic()))
+                expired = self._ahead.expire(time.monotonic())
+                self._open.difference_update(expired)
                 beat = SessionHeartbeat(self.id, sorted(self._open), self._newest)
             try:
                 self._node.call(beat, time.monotonic() + HEARTBEAT_S)
                 failing = False
             except MoonpoolError as error:
+                self._unsure = self._unsure or bool(expired)  # open for a node that is started again
                 if not failing:
                     log.warning("session heartbeat to %s failed: %s", self._node.address, error)
                 failing = True

@@ -11,10 +11,13 @@ from typing import cast
 
 import pytest
 from support.node_info import node_info
+from support.waiting import wait_until
 
 from moonpool.schemas.errors import DeadlineExceeded, TransferFailed
-from moonpool.schemas.messages import Done, Message, OpenSession, SessionHeartbeat, SessionOpened
+from moonpool.schemas.messages import Done, Granted, Message, OpenSession, SessionHeartbeat, SessionOpened
 from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.transports import ahead
+from moonpool.store_client.transports import session as session_module
 from moonpool.store_client.transports.session import Session
 
 INFO = node_info()
@@ -27,10 +30,13 @@ class Node:
 
     def __init__(self) -> None:
         self.lost = 0
+        self.deaf = False
         self.seen: list[tuple[str, int]] = []
 
     def call(self, message: Message, deadline_s: float) -> Message:
         if isinstance(message, SessionHeartbeat):
+            if self.deaf:
+                raise DeadlineExceeded(peer=self.address, what="SessionHeartbeat", timeout_s=0.1)
             return Done(0)
         assert isinstance(message, OpenSession)
         self.seen.append((message.lock_path, os.stat(message.lock_path).st_ino))
@@ -70,6 +76,30 @@ def test_an_answer_that_was_lost_costs_no_lock(session: Session, node: Node) -> 
     session.open(time.monotonic() + 1)
     session.open(time.monotonic() + 1)
     assert len(node.seen) == 3 and len(set(node.seen)) == 1
+
+
+@pytest.mark.parametrize("deaf", [True, False])
+def test_the_file_stays_where_the_node_holds_slots_for_us(
+    session: Session, node: Node, monkeypatch: pytest.MonkeyPatch, deaf: bool
+) -> None:
+    """One that dies meanwhile adopts them, and without the file could never tell that their writer is gone."""
+    monkeypatch.setattr(session_module, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(ahead, "KEPT_S", 0.0)
+    node.deaf = deaf
+    session.open(time.monotonic() + 1)
+    put_id = session.ask_ahead()
+    session.keep_ahead(session.id, put_id, Granted(put_id, bytes(1), bytes(4), bytes(8)), 4096)
+    wait_until(lambda: not len(session._ahead))
+    session.close()
+    assert os.path.exists(node.seen[0][0]) is deaf
+
+
+def test_the_file_stays_with_slots_that_were_granted_in_vain(session: Session, node: Node) -> None:
+    session.open(time.monotonic() + 1)
+    put_id = session.ask_ahead()
+    session.keep_ahead(session.id, put_id, Granted(put_id, bytes(2), bytes(4), bytes(8)), 4096)
+    session.close()
+    assert os.path.exists(node.seen[0][0])
 
 
 def test_the_file_goes_with_a_session_whose_puts_have_ended(session: Session, node: Node) -> None:
