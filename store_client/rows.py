@@ -196,9 +196,9 @@ def _edges(lengths: U64, keys: Sequence[str]) -> list[int]:
     their size, and not too many bytes to one node."""
     if not len(lengths):
         return [0]
-    few = len(lengths) <= PART_OBJECTS and sum(map(len, keys)) * UTF8_BYTES_MAX <= PART_KEY_BYTES
-    if few and int(lengths.max()) < LARGE_BYTES:  # the usual case
-        return [0, len(lengths)]
+    short = sum(map(len, keys)) * UTF8_BYTES_MAX <= PART_KEY_BYTES
+    if short and int(lengths.max()) < LARGE_BYTES:  # the usual case
+        return [*range(0, len(lengths), PART_OBJECTS), len(lengths)]
     large = lengths >= LARGE_BYTES
     changes = np.flatnonzero((large[1:] | large[:-1]) & (lengths[1:] != lengths[:-1])) + 1
     key_bytes = np.array(list(map(len, keys)) or [0] * len(lengths), dtype=np.uint64) * UTF8_BYTES_MAX
