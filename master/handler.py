@@ -15,6 +15,7 @@ from moonpool.master.core import MasterCore, Origin
 from moonpool.master.events import Events
 from moonpool.master.hard_requests import RECORDED, HardRequests
 from moonpool.master.membership.view import Member
+from moonpool.master.need_slices import answer_need
 from moonpool.master.outcome import Push
 from moonpool.master.turns import LOOKUP_SLICE, PUT_SLICE, SLICE_BLOCKS, Turns
 from moonpool.schemas.clock import Clock
@@ -123,6 +124,8 @@ class MasterHandler:
             return self._hard.handle(message, origin)
         if isinstance(message, (Remove, Clear)):
             return self._remove(message, origin)
+        if isinstance(message, Need):
+            return answer_need(message, partial(self._answer_part, origin))
         parts = self._core.shards.slices(message, PUT_SLICE)
         if parts:
             return self._answer_parts(message, parts, origin)

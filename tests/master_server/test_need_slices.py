@@ -1,0 +1,80 @@
+"""Room for a node is made in slices, and what was found is told whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from moonpool.master.need_slices import SLICE_BYTES, SLICES_MAX, answer_need
+from moonpool.schemas.errors import MoonpoolError, Unavailable
+from moonpool.schemas.messages import DropList, Message, Need, Victims
+
+OBJECT_BYTES = 3 << 20
+
+
+class Index:
+    """So many equal objects; after some requests it refuses."""
+
+    def __init__(self, objects: int, refuses_after: int = 1 << 30) -> None:
+        self.objects = objects
+        self.asked: list[int] = []
+        self._refuses_after = refuses_after
+
+    def answer(self, message: Message) -> Message:
+        assert isinstance(message, Need)
+        if len(self.asked) == self._refuses_after:
+            raise Unavailable(peer="the master", retry_in_s=1.0)
+        self.asked.append(message.want_bytes)
+        count = min(self.objects, -(-message.want_bytes // OBJECT_BYTES))
+        self.objects -= count
+        drops = [DropList(bytes(32), b"", bytes(16), b"", b"")] * count
+        return Victims(drops, count * OBJECT_BYTES, self.objects, [(0, 7)] if count else [])
+
+
+async def ask(index: Index, want_bytes: int) -> Victims:
+    answer = answer_need(Need(bytes(16), 7, want_bytes), index.answer)
+    reply = await answer if isinstance(answer, Awaitable) else answer
+    assert isinstance(reply, Victims)
+    assert len(reply.drops) * OBJECT_BYTES == reply.freed_bytes
+    return reply
+
+
+@pytest.mark.parametrize("want_bytes", [0, 1, SLICE_BYTES])
+async def test_little_is_found_at_once(want_bytes: int) -> None:
+    index = Index(10)
+    assert isinstance(answer_need(Need(bytes(16), 7, want_bytes), index.answer), Victims)
+    assert index.asked == [want_bytes]
+
+
+@pytest.mark.parametrize("want_bytes", [3 * SLICE_BYTES, 64 << 20, 1 << 30])
+async def test_much_is_found_in_bounded_slices(want_bytes: int) -> None:
+    index, passes = Index(1000), 0
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.ensure_future(count_passes())
+    found = await ask(index, want_bytes)
+    others.cancel()
+    assert want_bytes <= found.freed_bytes < want_bytes + OBJECT_BYTES
+    assert 2 <= len(index.asked) <= SLICES_MAX
+    assert passes >= len(index.asked) - 1, "others are served between two slices"
+    assert found.claims == [(0, 7)] and found.next_age_ms == index.objects
+
+
+async def test_it_ends_where_there_is_too_little() -> None:
+    index = Index(3)
+    found = await ask(index, 64 << 20)
+    assert len(found.drops) == 3 and len(index.asked) == 2
+    assert found.claims == [(0, 7)]
+
+
+async def test_what_was_found_is_told_also_by_a_master_that_is_deposed_half_way() -> None:
+    assert len((await ask(Index(1000, refuses_after=2), 64 << 20)).drops) == 4
+    with pytest.raises(MoonpoolError):
+        await ask(Index(1000, refuses_after=0), 64 << 20)
