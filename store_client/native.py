@@ -248,7 +248,7 @@ def name_slots(
     """Writes the headers of the first slots, one for each of `lengths` (u64): `header`, with hash, length and key text of each
     object, the generations ascending, their words last; and the key texts behind the payloads. `parent`: of the first one,
     where they are a chain. Returns the sum of the lengths; -1, and nothing is written, where an object doesn't fit its slot, or
-    where, `by_class`, one would have got a slot of another class. `layout`: see MappedSegment. Only where HOT: node/ahead.py
+    where, `by_class`, one would have got a slot of another class. `layout`: see MappedSegment. Only where HOT: node/naming.py
     has the same in Python. Raises ValueError."""
     columns = (layout, slots, header, lengths)
     return _hot.name_slots(columns, generation, slot_bytes, by_class, hashes, parent, keys)
