@@ -85,7 +85,7 @@ class Blocks:
             shards = self._cluster.column(keyspace, [hashes[run_start(total)]], deadline_s)
             gap = msgspec.structs.replace(gap, shards=shards) if shards else gap
             total += sum(self._cluster.ask(gap, Matched, deadline_s).ready)
-        return total
+        return max(0, min(total, len(hashes)))
 
     def presence(self, keyspace: bytes, hashes: Sequence[bytes], rank: int, deadline_s: float) -> list[bool]:
         """Which rows of a flat keyspace are there. Raises what the call raises."""

@@ -52,7 +52,8 @@ class PrefixSearch:
     def gap(self, probed: Probed, lease_ms: int = 3000) -> tuple[int, Match | None]:
         """What the first answer tells: blocks that are ready, and the question how many more there are, if any."""
         total = 0
-        for (first, count, stride), found in zip(self._runs, probed.ready, strict=False):
+        for (first, count, stride), ready in zip(self._runs, probed.ready, strict=False):
+            found = max(0, ready)
             total = first + min(found, count)
             if found < count:
                 # An answer between two points is exact: the master has cut it at a copy that it can't reach.

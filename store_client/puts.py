@@ -252,7 +252,8 @@ class Putter:
     ) -> list[U8]:
         """What is left of a put once a master has answered."""
         statuses = [np.full(len(part.hashes), Status.FAILED, dtype=np.uint8) for part in parts]
-        if [len(answers) for answers in started.answers] != [len(part.hashes) for part in parts]:
+        sizes = [len(answers) for answers in started.answers]
+        if sizes != [len(part.hashes) for part in parts] or len(started.segments) != len(parts):
             log.debug("put refused: %s answers with PutStarted of another size", self._cluster.name)
             return statuses
         for part, segment, direct_ms in zip(parts, started.segments, started.direct_ms, strict=False):

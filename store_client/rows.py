@@ -22,6 +22,7 @@ from moonpool.store_client.buffers import fragments_of
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gets import Getter, Places, Wanted
+from moonpool.store_client.node.layout import PAGE_BYTES_MAX
 from moonpool.store_client.puts import PutPart, Putter
 from moonpool.store_client.transports.pieces import batches_of, trim
 
@@ -125,7 +126,11 @@ class RowCalls:
         if places is None:
             return found
         index = np.flatnonzero(places.generations != 0)
-        values = [_uninitialised(length) for length in places.lengths[index].tolist()]
+        lengths: list[int] = places.lengths[index].tolist()
+        if max(lengths, default=0) > PAGE_BYTES_MAX:
+            log.warning("no node has objects of %d bytes, as %s says", max(lengths), self._cluster.name)
+            return found
+        values = [_uninitialised(length) for length in lengths]
         into, _ = fragments_of([[value] for value in values], writable=False)
         statuses = self._read(rows, places, index, into, deadline_s)
         for i, value, status in zip(index.tolist(), values, statuses.tolist(), strict=True):
