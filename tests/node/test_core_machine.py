@@ -236,6 +236,7 @@ class CoreMachine(CoreWriters):
 
     def teardown(self) -> None:
         """All bytes are what their writers wrote, key texts too, wherever they were moved."""
+        super().teardown()
         slots = self.core.slots
         for slot, block in self.model.held.items():
             size = int(slots.allocator.slot_bytes[slot >> 16])

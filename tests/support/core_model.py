@@ -42,11 +42,12 @@ class Block:
 
 @dataclass
 class Model:
-    """Open puts and committed objects. `ahead`: slot size of those puts whose slots have no names yet, and are doomed."""
+    """Open puts and committed objects. `ahead`: kind and length of what those puts are for
+    whose slots have no names yet, and are doomed."""
 
     puts: dict[tuple[int, int], list[Block]] = field(default_factory=dict)
     ended: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    ahead: dict[tuple[int, int], int] = field(default_factory=dict)
+    ahead: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     held: dict[int, Block] = field(default_factory=dict)
     generations: set[int] = field(default_factory=set)
     obeyed: list[tuple[int, int]] = field(default_factory=list)

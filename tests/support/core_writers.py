@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from moonpool.schemas.header import keyspace_word
 from moonpool.schemas.keyspace import Kind
 from moonpool.schemas.messages import AHEAD_SLOTS, Begin, BeginItem, Granted, PutAhead, Status
 from moonpool.schemas.packed import join_hashes, pack_u64, u32s, u64s
+from moonpool.store_client.node import ahead
 from moonpool.store_client.node.ahead import Like, grant_ahead
 from moonpool.store_client.node.annex import SessionRecord
 from moonpool.store_client.node.core import NodeCore, Shortage
@@ -30,6 +32,10 @@ class CoreWriters(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.share = mock.patch.object(
+            ahead, "SHARE", 1
+        )  # else a segment as small as this has nothing to spare
+        self.share.start()
         self.memory = HeapMemory(Layout(PAGE, PAGES))
         self.model = Model()
         self.next_put = 1
@@ -40,6 +46,10 @@ class CoreWriters(RuleBasedStateMachine):
             self.core.register(spec)
         for session in SESSIONS:
             self.core.open_session(SessionRecord(session, f"/lock/{session}"))
+
+    def teardown(self) -> None:
+        """Also where a step has failed."""
+        self.share.stop()
 
     def start(self, sink: IndexSink) -> None:
         self.sink = sink
@@ -119,7 +129,7 @@ class CoreWriters(RuleBasedStateMachine):
     @rule(
         session=st.sampled_from(SESSIONS),
         kind=st.integers(0, 2),
-        count=st.sampled_from([1, 2, 5, AHEAD_SLOTS, AHEAD_SLOTS + 1]),
+        count=st.sampled_from([1, 2, 5, AHEAD_SLOTS + 1]),
         length=st.sampled_from([900, 5000]),
         free=st.sampled_from([0, 1 << 18]),
     )
@@ -139,7 +149,7 @@ class CoreWriters(RuleBasedStateMachine):
             return
         assert grant_ahead(slots, writers, session, put_id, wanted, free) == granted
         assert count + held_slots <= AHEAD_SLOTS and slots.allocator.free_bytes >= free
-        self.model.ahead[session, put_id] = slot_bytes
+        self.model.ahead[session, put_id] = kind, length
         self.model.puts[session, put_id] = [
             Block(
                 item.keyspace,
@@ -162,18 +172,29 @@ class CoreWriters(RuleBasedStateMachine):
         assert not new & self.model.generations
         self.model.generations |= new
 
-    @precondition(lambda self: self.model.ahead)
     @rule(
-        data=st.data(), kind=st.integers(0, 2), length=st.sampled_from([900, 5000]), times=st.integers(1, 2)
+        data=st.data(),
+        kind=st.integers(0, 2),
+        length=st.sampled_from([900, 5000]),
+        times=st.integers(1, 2),
+        other=st.booleans(),
     )
-    def put_ahead(self, data: st.DataObject, kind: int, length: int, times: int) -> None:
+    def put_ahead(self, data: st.DataObject, kind: int, length: int, times: int, other: bool) -> None:
         """Names for such slots, where they fit."""
+        if not self.model.ahead:
+            self.grant_ahead(SESSIONS[0], kind, 3, length, 0)
+        if not self.model.ahead:
+            return
         session, put_id = data.draw(st.sampled_from(sorted(self.model.ahead)))
+        right_kind, right_length = self.model.ahead[session, put_id]
+        _, (right, *_) = self.make_item(right_kind, 1, 0, right_length)
+        if not other:
+            kind, length = right_kind, right_length
         places = self.model.puts[session, put_id]
         count = data.draw(st.integers(1, len(places) + 1))
         item, blocks = self.make_item(kind, count, 0, length)
         request = PutAhead(session, put_id, item)
-        fits = self.model.ahead[session, put_id] == self.slot_bytes_of(kind, blocks[0])
+        fits = self.slot_bytes_of(right_kind, right) == self.slot_bytes_of(kind, blocks[0])
         if not fits or count > len(places):
             with pytest.raises(InvalidParams):
                 self.core.put_ahead(request)
