@@ -78,7 +78,7 @@ def grant_ahead(
     if known is not None:
         return known
     allocator, count = slots.allocator, wanted.blocks
-    if not _may(slots, writer, wanted, len(writers) - 1, free_bytes_min):
+    if not _may(slots, writers, writer, wanted, free_bytes_min):
         return None
     new_pages = allocator.pool_pages * PAGES_LEFT > slots.layout.page_count
     taken = allocator.take(wanted.slot_bytes, count, new_pages=new_pages)
@@ -96,12 +96,14 @@ def grant_ahead(
     return put.granted()
 
 
-def _may(slots: Slots, writer: Writer, wanted: Like, sessions: int, free_bytes_min: int) -> bool:
+def _may(slots: Slots, writers: Writers, writer: Writer, wanted: Like, free_bytes_min: int) -> bool:
     if wanted.blocks > AHEAD_SLOTS - writer.ahead_slots or len(writer.puts) >= PUTS_MAX:
         return False
     size_bytes = wanted.blocks * wanted.slot_bytes
-    share_bytes = min(AHEAD_BYTES, slots.layout.capacity_bytes // SHARE // sessions)
-    if size_bytes > share_bytes - writer.ahead_bytes:
+    all_bytes = slots.layout.capacity_bytes // SHARE
+    share_bytes = min(AHEAD_BYTES, all_bytes // (len(writers) - 1))
+    # Those who came early, and were stopped since, may hold more than is their share by now.
+    if size_bytes > min(share_bytes - writer.ahead_bytes, all_bytes - writers.ahead_bytes):
         return False
     return slots.allocator.free_bytes - size_bytes >= free_bytes_min
 

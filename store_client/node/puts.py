@@ -120,6 +120,11 @@ class Writers:
     def __len__(self) -> int:
         return len(self._writers)
 
+    @property
+    def ahead_bytes(self) -> int:
+        """Granted ahead to all sessions, and not named yet."""
+        return sum([writer.ahead_bytes for writer in self._writers.values()])
+
     def __contains__(self, session: int) -> bool:
         return session in self._writers
 

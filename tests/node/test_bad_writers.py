@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 from msgspec.structs import replace
 from support.lane_peer import LanePeer
@@ -111,6 +113,18 @@ def test_slots_that_were_granted_ahead_are_their_writers_alone() -> None:
         writer.call(Commit(writer.session, [put.put_id], ahead=60))
         assert writer.commit(60) == bytes([Status.GONE]) * 2
         assert (node.status()["objects_writing"], node.status()["objects"]) == (0, 5)
+
+
+def test_all_together_get_a_small_part_ahead() -> None:
+    """Also where each got its share of the time when it came, and none gives anything back."""
+    with ExitStack() as stack:
+        node = stack.enter_context(NodeProcess("127.0.0.1:9", size=16 << 20))
+        for _ in range(4):
+            writer = stack.enter_context(LocalWriter(node.info.unix_path, node.run_dir))
+            for number in range(6):
+                put = writer.begin(5)
+                writer.call(Commit(writer.session, [put.put_id], ahead=1000 + number))
+        assert 0 < int(node.status()["objects_writing"]) <= (16 << 20) // SHARE // 20480
 
 
 def test_nobody_gets_many_slots_ahead() -> None:
