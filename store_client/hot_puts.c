@@ -39,6 +39,7 @@ PyObject *hot_gather(PyObject *self, PyObject *arguments) {
         return NULL;
     char *to = PyBytes_AsString(payload);
     for (Py_ssize_t i = 0; i < count; to += lengths[i++])
-        memcpy(to, (const void *)(uintptr_t)starts[i], lengths[i]);
+        if (lengths[i]) /* else it may lie at 0, which memcpy must not be given */
+            memcpy(to, (const void *)(uintptr_t)starts[i], lengths[i]);
     return Py_BuildValue("Ny#", payload, (const char *)totals, 8 * objects);
 }

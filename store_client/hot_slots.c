@@ -80,7 +80,8 @@ static void copy_all(const uint64_t *to, const uint64_t *from, const uint64_t *s
     Job *job = total >= THREADS_FROM_BYTES && threads > 1 ? malloc(sizeof *job) : NULL;
     if (job == NULL) {
         for (uint64_t i = 0, at = 0; at < total; at += sizes[i++])
-            memmove((void *)(uintptr_t)to[i], (const void *)(uintptr_t)from[i], sizes[i]);
+            if (sizes[i])
+                memmove((void *)(uintptr_t)to[i], (const void *)(uintptr_t)from[i], sizes[i]);
         return;
     }
     *job = (Job){.to = to, .from = from, .sizes = sizes, .total = total, .users = 1};
