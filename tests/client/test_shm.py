@@ -154,8 +154,10 @@ def test_groups_overlap_and_one_that_fails_takes_no_other_with_it(
 
     monkeypatch.setattr(transport._node, "begin", begun)
     monkeypatch.setattr(transport, "_copy_in", copied)
-    batches = [batch_of(f"overlap {number}", 3)[0] for number in range(4)]
-    statuses = transport.write(batches, soon())
+    made = [
+        batch_of(f"overlap {number}", 3) for number in range(4)
+    ]  # each with its memory, which is to be kept
+    statuses = transport.write([batch for batch, _ in made], soon())
     assert seen[:6] == ["Begin", "Begin", "Begin", "copy", "Commit", "copy"]
     assert [all_ok(mine) for mine in statuses] == [True, False, True, False], "the last one was not begun"
     assert all((statuses[number] == Status.FAILED).all() for number in (1, 3))
