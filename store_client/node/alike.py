@@ -30,9 +30,10 @@ def begin_alike(
     allocator, slot_bytes = slots.allocator, object_slot_bytes(first_bytes)
     taken = allocator.take(slot_bytes, count)
     header = header_of(item, spec, SlotState.WRITING, session, put_id)
-    generation = slots.new_generation(count) if len(taken) == count else 0
+    generation = slots.new_generation(count)
     columns = (header, generation, slot_bytes, item.lengths, item.hashes)
-    if not generation or name_slots(slots, taken, *columns, keys=keys, by_class=True) < 0:
+    if len(taken) < count or name_slots(slots, taken, *columns, keys=keys, by_class=True) < 0:
+        slots.return_generations(generation)
         allocator.give(taken)
         return None
     slots.count_writing(taken, 1)

@@ -100,6 +100,10 @@ class Slots:
             self._ceiling[0] = self.next_generation + GENERATION_STRIDE
         return generation
 
+    def return_generations(self, first: int) -> None:
+        """The reverse, in the same step, of those from there on: no header has got one."""
+        self.next_generation = first
+
     def row(self, slot: int) -> int:
         """Header row of a slot."""
         return (slot >> SLOT_INDEX_BITS) * self._headers_per_page + (slot & INDEX_MASK)

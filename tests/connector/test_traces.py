@@ -32,10 +32,13 @@ from moonpool.connector.worker_half import WorkerHalf
 from moonpool.schemas.config import ClientSettings, ConnectorSettings
 from moonpool.schemas.errors import KeyspaceUnknown
 from moonpool.schemas.packed import join_hashes
-from moonpool.store_client import StoreClient
+from moonpool.store_client import StoreClient, native
 from moonpool.store_client.tracing import spans
 
 BLOCK_BYTES = 4096
+READ = "moonpool.node.LaneRead" if native.HOT else "moonpool.node.GetSmall"
+"""How a few small blocks are read."""
+
 CHAIN = chain_hashes("traced", 8)
 FACTS = RankFacts(1, 0, (BLOCK_BYTES,), ("l",), "w")
 PLAN = GroupPlan((Group(0, GroupKind.FULL, 16),), 16)
@@ -164,11 +167,11 @@ def test_from_the_connector_to_the_node(collector: TraceCollector) -> None:
             "moonpool.match",
             "moonpool.connector.match",
         ]
-        load = tree(collector, "cmpl-2", {"moonpool.master.Locate", "moonpool.node.GetSmall"})
-        for name in ("moonpool.master.Locate", "moonpool.node.GetSmall"):
+        load = tree(collector, "cmpl-2", {"moonpool.master.Locate", READ})
+        for name in ("moonpool.master.Locate", READ):
             assert above(load, name) == [name, "moonpool.load", "moonpool.connector.load"]
         services = {one.name: one.service for one in load.values()}
-        assert services["moonpool.node.GetSmall"] == "moonpool-node"
+        assert services[READ] == "moonpool-node"
         assert services["moonpool.master.Locate"] == "moonpool-master"
         assert services["moonpool.load"] == "engine"
         save = tree(collector, "warm", {"moonpool.master.PutStart", "moonpool.node.PutSmall"})
