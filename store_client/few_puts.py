@@ -39,6 +39,7 @@ from moonpool.store_client.objects import KEY_BYTES_MAX, rows_of
 from moonpool.store_client.puts import PutPart, Putter
 from moonpool.store_client.raw_memory import address_of
 from moonpool.store_client.rows import RowCalls, Rows
+from moonpool.store_client.transports.ahead import key_bytes
 from moonpool.store_client.transports.base import WriteBatch
 
 log = logging.getLogger(__name__)
@@ -188,8 +189,7 @@ class ObjectPuts:
     def _ask_and_put(self, item: BeginItem, payload: bytes, deadline_s: float) -> list[Status]:
         """Where the master says GO of all, and the node takes what is small; else on the batches' way."""
         lengths = u64s(item.lengths).tolist()
-        texts = item.keys or [""] * len(lengths)
-        largest = max(length + len(key.encode()) for length, key in zip(lengths, texts, strict=True))
+        largest = max(map(int.__add__, lengths, key_bytes(item.keys)) if item.keys else lengths)
         asked = PutItem(item.keyspace, item.rank, 0, b"", item.hashes, largest, item.shard)
         asked_s = time.monotonic()
         try:

@@ -24,9 +24,9 @@ class NodeCalls:
     ) -> Generator[None, None, Message]:
         """A call to the node; what a restarted node has forgotten is told it again, once. `overlapped`: stops once it is
         sent."""
+        if not overlapped:
+            return self.call(message, deadline_s)
         try:
-            if not overlapped:
-                return self._node.call(message, deadline_s)
             pending = self._node.begin(message, deadline_s)
             try:
                 yield

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from client.pool import MakeClient, Pool, client_of
 
 from moonpool.store_client import StoreClient
+from moonpool.store_client.rpc.connection import ConnectionPool
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,20 @@ def pool() -> Iterator[Pool]:
     """For tests that kill and freeze."""
     with Pool() as pool:
         yield pool
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What servers were asked."""
+    messages: list[object] = []
+    call = ConnectionPool.call
+
+    def noted(pool: ConnectionPool, message: Any, deadline_s: float) -> Any:
+        messages.append(message)
+        return call(pool, message, deadline_s)
+
+    monkeypatch.setattr(ConnectionPool, "call", noted)
+    return messages
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from moonpool.store_client.buffers import fragments_of
 from moonpool.store_client.few_puts import FEW
 from moonpool.store_client.objects import rows_of
 from moonpool.store_client.rows import RowCalls, Rows
-from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.transports.small_door import SmallDoor
 
 Put = Callable[[StoreClient, list[str], list[bytes]], list[Status]]
@@ -61,20 +60,6 @@ def long_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     monkeypatch.setattr(RowCalls, "put", noted)
     yield went
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What servers were asked."""
-    messages: list[object] = []
-    call = ConnectionPool.call
-
-    def noted(pool: ConnectionPool, message: Any, deadline_s: float) -> Any:
-        messages.append(message)
-        return call(pool, message, deadline_s)
-
-    monkeypatch.setattr(ConnectionPool, "call", noted)
-    return messages
 
 
 def new(count: int, size: int = 100) -> tuple[list[str], list[bytes]]:

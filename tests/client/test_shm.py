@@ -32,7 +32,7 @@ from moonpool.schemas.messages import (
 from moonpool.schemas.packed import U32, U64, join_hashes
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.fragments import Fragments
-from moonpool.store_client.rpc.connection import ConnectionPool, PendingReply
+from moonpool.store_client.rpc.connection import PendingReply
 from moonpool.store_client.transports import shm
 from moonpool.store_client.transports.base import WriteBatch
 from moonpool.store_client.transports.shm import ShmTransport
@@ -179,19 +179,11 @@ def test_groups_overlap_and_one_that_fails_takes_no_other_with_it(
 def test_small_puts_are_sent_instead_of_copied(
     shared_pool: Pool,
     make_client: MakeClient,
-    monkeypatch: pytest.MonkeyPatch,
+    asked: list[object],
     size: int,
     pieces: int,
     sent: bool,
 ) -> None:
-    asked: list[Message] = []
-    call = ConnectionPool.call
-
-    def noted(pool: ConnectionPool, message: Message, deadline_s: float) -> Message:
-        asked.append(message)
-        return call(pool, message, deadline_s)
-
-    monkeypatch.setattr(ConnectionPool, "call", noted)
     client = make_client(shared_pool, transport="shm")
     key, value = f"small {size} {pieces}", os.urandom(size)
     cuts = np.linspace(0, size, pieces + 1).astype(int).tolist()

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 import uvloop
-from support.echo_server import ThreadedServer
+from support.echo_server import ECHO_SERVER, ThreadedServer
+from support.processes import ServerProcess
 from support.waiting import wait_until
 
 uvloop.run(asyncio.sleep(0))  # its first loop opens descriptors that stay
@@ -19,6 +20,13 @@ uvloop.run(asyncio.sleep(0))  # its first loop opens descriptors that stay
 def server() -> Iterator[ThreadedServer]:
     """A server with the default limits."""
     with ThreadedServer() as running:
+        yield running
+
+
+@pytest.fixture
+def process() -> Iterator[ServerProcess]:
+    """A server in a process of its own, whose memory can be measured."""
+    with ServerProcess([ECHO_SERVER]) as running:
         yield running
 
 

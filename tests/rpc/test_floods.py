@@ -5,28 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 
-import pytest
-from support.echo_server import ECHO_SERVER, HELLO, KEYSPACE, ThreadedServer
+from support.echo_server import HELLO, KEYSPACE, MATCH, ThreadedServer
 from support.processes import ServerProcess
 from support.raw_peer import RawPeer
 from support.waiting import at_most, soon
 
 from moonpool.schemas.framing import encode_frame
-from moonpool.schemas.messages import GetStatus, Match, Matched, Remove, Welcome, decode_from_master, encode
+from moonpool.schemas.messages import GetStatus, Matched, Remove, Welcome, decode_from_master, encode
 from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.peer import Limits
 
-MATCH = Match(KEYSPACE, [(5, bytes(320))])
 MIB = 1 << 20
-
-
-@pytest.fixture
-def process() -> Iterator[ServerProcess]:
-    """A server in a process of its own, whose memory can be measured."""
-    with ServerProcess([ECHO_SERVER]) as running:
-        yield running
 
 
 def test_more_requests_than_may_be_under_way_wait_their_turn() -> None:

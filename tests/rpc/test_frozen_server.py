@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from support.echo_server import HELLO, KEYSPACE
+from support.echo_server import ECHO_SERVER, HELLO, KEYSPACE
 from support.ports import free_ports
 from support.processes import ServerProcess
 from support.waiting import at_most, soon, wait_until
@@ -18,7 +17,6 @@ from moonpool.schemas.messages import Match, Matched, Message, Remove, Renew, de
 from moonpool.store_client.rpc.connection import ConnectionPool
 
 MATCH = Match(KEYSPACE, [(5, bytes(32))])
-ECHO_SERVER = str(Path(__file__).parents[1] / "support" / "echo_server.py")
 
 
 class EchoProcess(ServerProcess):

@@ -6,10 +6,9 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Iterator
 
 import pytest
-from support.echo_server import ECHO_SERVER, HELLO, KEYSPACE, ThreadedServer
+from support.echo_server import HELLO, KEYSPACE, MATCH, ThreadedServer
 from support.processes import ServerProcess
 from support.raw_peer import RawPeer
 from support.waiting import at_most, soon, wait_until
@@ -22,7 +21,6 @@ from moonpool.schemas.messages import (
     GetStatus,
     Hello,
     Locate,
-    Match,
     Matched,
     Present,
     Remove,
@@ -34,16 +32,7 @@ from moonpool.schemas.messages import (
 from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.peer import Limits
 
-MATCH = Match(KEYSPACE, [(5, bytes(320))])
-
 MIB = 1 << 20
-
-
-@pytest.fixture
-def process() -> Iterator[ServerProcess]:
-    """A server in a process of its own, whose memory can be measured."""
-    with ServerProcess([ECHO_SERVER]) as running:
-        yield running
 
 
 def is_served(address: str) -> bool:

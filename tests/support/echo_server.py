@@ -36,6 +36,7 @@ from moonpool.store_client.rpc.server_spans import ServerSpans
 
 HELLO = Hello(protocol=PROTOCOL_VERSION, role="client", client="test")
 KEYSPACE = bytes(16)
+MATCH = Match(KEYSPACE, [(5, bytes(320))])
 ECHO_SERVER = __file__
 """To be run."""
 
