@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from client.pool import MakeClient, Pool, client_of
+from support.leaks import no_thread_left
 
 from moonpool.store_client import StoreClient
 from moonpool.store_client.rpc.connection import ConnectionPool
@@ -46,15 +46,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 @pytest.fixture
 def make_client(tmp_path: Path) -> Iterator[MakeClient]:
     """Clients of a pool; closed at the end, when none of their threads may be left."""
-    before = set(threading.enumerate())
-    with ExitStack() as stack:
+    with no_thread_left(0.0), ExitStack() as stack:
 
         def make(pool: Pool, **settings: object) -> StoreClient:
             return stack.enter_context(client_of(pool, run_dir=str(tmp_path / "run"), **settings))
 
         yield make
-    left = [thread for thread in threading.enumerate() if thread not in before]
-    assert not left, left
 
 
 @pytest.fixture(params=["shm", "tcp"])

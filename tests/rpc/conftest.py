@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections.abc import Iterator
 
 import pytest
 import uvloop
 from support.echo_server import ECHO_SERVER, ThreadedServer
+from support.leaks import no_descriptor_left, no_thread_left
 from support.processes import ServerProcess
-from support.waiting import wait_until
 
 uvloop.run(asyncio.sleep(0))  # its first loop opens descriptors that stay
 
@@ -32,8 +30,6 @@ def process() -> Iterator[ServerProcess]:
 
 @pytest.fixture(autouse=True)
 def nothing_leaks() -> Iterator[None]:
-    """As many threads and file descriptors after the test as before it."""
-    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
-    yield
-    wait_until(lambda: threading.active_count() == threads)
-    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
+    """No thread and no file descriptor of the test is left after it."""
+    with no_descriptor_left(), no_thread_left():
+        yield
