@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,11 @@ class Shape:
     def total_bytes(self) -> int:
         """Of all objects."""
         return self.count * self.size
+
+    def row(self, length: int) -> list[Shape]:
+        """So many batches like this one, each in a place of its own; the next place begins behind them."""
+        first = self.place * length
+        return [replace(self, place=first + index) for index in range(length)]
 
 
 class Arena:

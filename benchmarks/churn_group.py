@@ -44,7 +44,7 @@ def _case(scale: Scale, workers: list[Worker], name: str, size: int, batch: int)
             answer = worker.ask(
                 "churn", prefix=f"churn-{number}-", size=size, batch=batch, seconds=scale.churn_s
             )
-            if number >= 0:
+            if number >= 0 and not worker.died:
                 rates.add(worker.name, [answer["stored"] / answer["seconds"]], answer["verified"])
                 share = answer["failed"] / (answer["stored"] + answer["failed"])
                 failures.add(worker.name, [100 * share], answer["verified"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moonpool.benchmarks.arena import Shape
 from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.results import Result
 from moonpool.benchmarks.scale import Scale
@@ -24,7 +25,7 @@ def cases(scale: Scale, workers: list[Worker], place: str, progress: Progress) -
             prefix = f"single-{size_name}-{number}-"
             for samples, do in ((puts, "put"), (gets, "get")):
                 for worker in order:
-                    answer = worker.ask("singles", name=do, prefix=prefix, size=size, calls=calls)
+                    answer = worker.ask(do, prefix=prefix, shape=Shape(1, size, place=number + 1), row=calls)
                     if number >= 0:
                         times_us = [seconds * 1e6 for seconds in answer["samples"]]
                         samples.add(worker.name, times_us, answer["verified"])

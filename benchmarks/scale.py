@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from moonpool.benchmarks.arena import Shape
+
+ROW_MAX = 16
+ROW_BYTES = 32 << 20
+ROW_PIECES = 2048
+"""So many at most in a row of batches: Mooncake without pooled connections opens one for each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -31,6 +38,13 @@ class Scale:
     recovery_s: float
     churn_pool_bytes: int
     churn_s: float
+
+    def row(self, shape: Shape) -> int:
+        """How many batches of it follow one another in a trial."""
+        if self.quick:
+            return 2
+        pieces = shape.count * shape.fragments
+        return max(1, min(ROW_MAX, ROW_BYTES // shape.total_bytes, ROW_PIECES // pieces))
 
 
 FULL = Scale(

@@ -19,11 +19,13 @@ def cases(scale: Scale, workers: list[Worker], place: str, progress: Progress) -
     gets = Samples(f"small_get_{place}", "small", "objects/s")
     for number, order in rounds(scale, workers):
         shape = Shape(scale.small_batch, OBJECT_BYTES, place=number + 1, order=number + 1)
+        row = scale.row(shape)
         for samples, do in ((puts, "put"), (gets, "get")):
             for worker in order:
-                answer = worker.ask(do, prefix=f"small-{number}-", shape=shape)
-                if number >= 0 and not worker.died:
-                    samples.add(worker.name, [shape.count / answer["seconds"]], answer["verified"])
+                answer = worker.ask(do, prefix=f"small-{number}-", shape=shape, row=row)
+                if number >= 0:
+                    rates = [shape.count / seconds for seconds in answer["samples"]]
+                    samples.add(worker.name, rates, answer["verified"])
         for worker in order:
-            worker.ask("remove", prefix=f"small-{number}-", count=shape.count)
+            worker.ask("remove_row", prefix=f"small-{number}-", count=shape.count, row=row)
     return [*puts.results(), *gets.results()]

@@ -1,7 +1,8 @@
 """Put and get of batches: four sizes, three numbers of fragments, two batch sizes, same host and tcp.
 
 Names: <put|get>_<host|tcp>_<size>_f<fragments>_<batch>, and the same with _sums where checksums are computed and
-compared. A subject puts a batch and gets it back; every byte is compared.
+compared. In each trial a subject puts a row of batches, one right behind the other as an engine at work does, and gets
+them back; each batch is a sample, and every byte is compared.
 """
 
 from __future__ import annotations
@@ -35,16 +36,17 @@ def cases(scale: Scale, workers: list[Worker], place: str, progress: Progress) -
 def _case(scale: Scale, workers: list[Worker], name: str, shape: Shape) -> list[Result]:
     puts = Samples(f"put_{name}", "put", "GB/s")
     gets = Samples(f"get_{name}", "get", "GB/s")
+    row = scale.row(shape)
     for number, order in rounds(scale, workers):
         here = Shape(shape.count, shape.size, shape.fragments, place=number + 1, order=number + 1)
         prefix = f"{name}-{number}-"
         # Checksums of a put are computed behind it, so gets come after everybody's puts.
         for samples, do, workers_now in ((puts, "put", order), (gets, "get", order[::-1])):
             for worker in workers_now:
-                answer = worker.ask(do, prefix=prefix, shape=here)
-                if number >= 0 and not worker.died:
-                    rate = here.total_bytes / answer["seconds"] / 1e9
-                    samples.add(worker.name, [rate], answer["verified"])
+                answer = worker.ask(do, prefix=prefix, shape=here, row=row)
+                if number >= 0:
+                    rates = [here.total_bytes / seconds / 1e9 for seconds in answer["samples"]]
+                    samples.add(worker.name, rates, answer["verified"])
         for worker in order:
-            worker.ask("remove", prefix=prefix, count=here.count)
+            worker.ask("remove_row", prefix=prefix, count=here.count, row=row)
     return [*puts.results(), *gets.results()]

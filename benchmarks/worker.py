@@ -13,12 +13,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from moonpool.benchmarks.arena import Arena, Shape
-from moonpool.benchmarks.subjects.base import Subject
+from moonpool.benchmarks.subjects.base import Pieces, Subject
 
 RECOVER_PAUSE_S = 0.01
 
@@ -39,31 +39,25 @@ class Commands:
         self._arena = arena
         subject.register(arena.address, arena.total_bytes)
 
-    def put(self, prefix: str, shape: dict[str, int]) -> dict[str, Any]:
-        """Seconds that one batch took, and whether all of it was stored."""
-        what = Shape(**shape)
-        keys, pieces = names(prefix, what.count), self._arena.pieces(what, back=False)
-        start_s = time.perf_counter()
-        stored = self._subject.put(keys, pieces)
-        return {"seconds": time.perf_counter() - start_s, "verified": stored == what.count}
+    def put(self, prefix: str, shape: dict[str, int], row: int = 1) -> dict[str, Any]:
+        """Seconds that each of `row` batches took, one right behind the other, and whether all of them were stored."""
+        batches = Shape(**shape).row(row)
+        calls = [
+            (names(f"{prefix}{index}-", batch.count), self._arena.pieces(batch, back=False))
+            for index, batch in enumerate(batches)
+        ]
+        samples, stored = timed(self._subject.put, calls)
+        return {"samples": samples, "verified": stored == sum(batch.count for batch in batches)}
 
-    def get(self, prefix: str, shape: dict[str, int]) -> dict[str, Any]:
-        """Seconds that one batch took, and whether every byte came."""
-        what = Shape(**shape)
-        keys, pieces = names(prefix, what.count), self._arena.pieces(what, back=True)
-        self._arena.wipe(what)
-        start_s = time.perf_counter()
-        got = self._subject.get(keys, pieces)
-        seconds = time.perf_counter() - start_s
-        return {"seconds": seconds, "verified": got == what.count and self._arena.came_back(what)}
-
-    def singles(self, name: str, prefix: str, size: int, calls: int) -> dict[str, Any]:
-        """Seconds of each of `calls` puts or gets of one object."""
-        samples, verified = [], True
-        for index in range(calls):
-            answer = getattr(self, name)(f"{prefix}{index}-", {"count": 1, "size": size, "place": index})
-            samples.append(answer["seconds"])
-            verified = verified and answer["verified"]
+    def get(self, prefix: str, shape: dict[str, int], row: int = 1) -> dict[str, Any]:
+        """Seconds that each of `row` batches took, one right behind the other, and whether every byte came."""
+        batches = Shape(**shape).row(row)
+        calls = []
+        for index, batch in enumerate(batches):
+            calls.append((names(f"{prefix}{index}-", batch.count), self._arena.pieces(batch, back=True)))
+            self._arena.wipe(batch)
+        samples, got = timed(self._subject.get, calls)
+        verified = got == sum(batch.count for batch in batches) and all(map(self._arena.came_back, batches))
         return {"samples": samples, "verified": verified}
 
     def puts_and_gets(self, prefix: str, size: int, calls: int) -> dict[str, Any]:
@@ -72,10 +66,10 @@ class Commands:
         for index in range(calls):
             what = {"count": 1, "size": size, "place": index}
             put = self.put(f"{prefix}{index}-", what)
-            puts.append(put["seconds"])
+            puts += put["samples"]
             if put["verified"]:
                 get = self.get(f"{prefix}{index}-", what)
-                gets.append(get["seconds"])
+                gets += get["samples"]
                 verified = verified and get["verified"]
         return {"puts": puts, "gets": gets, "verified": verified}
 
@@ -152,8 +146,14 @@ class Commands:
         return {"rounds": rounds}
 
     def remove(self, prefix: str, count: int) -> dict[str, Any]:
-        """Forgets a batch."""
+        """Forgets objects."""
         self._subject.remove(names(prefix, count))
+        return {}
+
+    def remove_row(self, prefix: str, count: int, row: int) -> dict[str, Any]:
+        """Forgets the batches of a row."""
+        for index in range(row):
+            self.remove(f"{prefix}{index}-", count)
         return {}
 
     def close(self) -> None:
@@ -164,6 +164,18 @@ class Commands:
 def names(prefix: str, count: int) -> list[str]:
     """The keys of a batch."""
     return [f"{prefix}{index}" for index in range(count)]
+
+
+def timed(
+    do: Callable[[Sequence[str], Pieces], int], calls: Sequence[tuple[Sequence[str], Pieces]]
+) -> tuple[list[float], int]:
+    """Seconds of each call, one right behind the other, and how many objects all of them dealt with."""
+    samples, done = [], 0
+    for keys, pieces in calls:
+        start_s = time.perf_counter()
+        done += do(keys, pieces)
+        samples.append(time.perf_counter() - start_s)
+    return samples, done
 
 
 def load(kind: str) -> Callable[..., Subject]:

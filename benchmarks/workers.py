@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import select
 import subprocess
@@ -29,7 +28,7 @@ FILL_TIMEOUT_S = 900.0
 
 _TIMEOUTS_S = {"put": BATCH_TIMEOUT_S, "get": BATCH_TIMEOUT_S, "fill": FILL_TIMEOUT_S}
 
-DIED: dict[str, Any] = {"seconds": math.inf, "samples": [], "puts": [], "gets": [], "verified": False}
+DIED: dict[str, Any] = {"samples": [], "puts": [], "gets": [], "verified": False}
 """What a process that has died, or was given up, answers: its cases lack it from then on."""
 
 
