@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import bench_table
 import pytest
 
 from moonpool.benchmarks import lookup_group, transfers
+from moonpool.benchmarks.arena import Shape
 from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.scale import FULL, ORDINARY, Scale
 
@@ -119,6 +121,23 @@ def test_the_ordinary_form_leaves_out_what_takes_longest(
     lookups = {name for group, name in other_cases() if group == "lookup" and not name.endswith("_cpu")}
     every = lookups | {f"host_{shape}" for shape in SHAPES}
     assert every - set(names) == {name for name in every if any(part in name for part in left_out.split())}
+
+
+@pytest.mark.parametrize(
+    ("shape", "batches"),
+    [
+        (Shape(16, 64 << 10), 16),
+        (Shape(128, 64 << 10), 4),
+        (Shape(16, 1 << 20), 2),
+        (Shape(16, 4 << 20), 1),
+        (Shape(16, 64 << 10, fragments=32), 4),
+        (Shape(128, 64 << 10, fragments=128), 1),
+    ],
+)
+def test_a_row_of_batches_is_bounded_and_each_has_a_place_of_its_own(shape: Shape, batches: int) -> None:
+    assert ORDINARY.row(shape) == FULL.row(shape) == batches
+    places = [batch.place for place in (1, 2) for batch in replace(shape, place=place).row(batches)]
+    assert len(set(places)) == 2 * batches
 
 
 def test_contents_were_verified(document: dict[str, Any]) -> None:
