@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 from moonpool.schemas.errors import InvalidParams
@@ -23,10 +22,6 @@ class EntryColumns:
     slots: U32
     generations: U64
     lengths: U64
-
-
-EntryPlace = tuple[bytes, int, int, int, int]
-"""Hash, rank, slot, generation and length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,26 +68,6 @@ def read_entries(op: Entries, spec: KeyspaceSpec) -> EntryColumns:
         u32s(op.slots),
         u64s(op.generations),
         u64s(op.lengths),
-    )
-
-
-def few_places(op: Entries, hash_bytes: int) -> list[EntryPlace]:
-    """The same of a few rows of a flat keyspace, without arrays."""
-    if len(op.slots) == 4:
-        number = int.from_bytes
-        place = number(op.slots, "little"), number(op.generations, "little"), number(op.lengths, "little")
-        return [(op.hashes, number(op.ranks, "little"), *place)]
-    count = len(op.slots) // 4
-    unpack = struct.unpack
-    return list(
-        zip(
-            [op.hashes[at : at + hash_bytes] for at in range(0, len(op.hashes), hash_bytes)],
-            unpack(f"<{count}H", op.ranks),
-            unpack(f"<{count}I", op.slots),
-            unpack(f"<{count}Q", op.generations),
-            unpack(f"<{count}Q", op.lengths),
-            strict=True,
-        )
     )
 
 

@@ -40,6 +40,10 @@ class EvictionPolicy(Protocol):
         """The same of many, by their names: see `asked`."""
         ...
 
+    def recall_packed(self, packed: bytes, hash_bytes: int) -> bytes:
+        """The same of packed hashes, a byte each; empty where nothing is known of any."""
+        ...
+
     @property
     def sample_mask(self) -> int:
         """Requests are to tell the names (first 8 bytes of a hash, as a little-endian number) where these bits are
@@ -94,6 +98,10 @@ class LeastRecentlyUsed:
     def recall_all(self, names: U64) -> U8:
         """Nothing."""
         return np.zeros(len(names), dtype=np.uint8)
+
+    def recall_packed(self, packed: bytes, hash_bytes: int) -> bytes:
+        """Nothing."""
+        return b""
 
     def asked(self, names: U64, mask: int, now_s: float) -> None:
         """Of no interest."""

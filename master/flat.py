@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.master.columns import NO_SEGMENT, PARTS, view
+from moonpool.master.columns import NO_SEGMENT, view
 from moonpool.master.drops import DropBatch
-from moonpool.master.entries import EntryColumns, EntryPlace
+from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import FIRST_VICTIM, USES_MAX, EvictionPolicy, names_of
 from moonpool.master.open_entries import F64
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.packed import I64
 from moonpool.store_client import native
-from moonpool.store_client.native import FlatColumns, forget_rows, name_rows
-
-FEW = 4
-"""So many rows are made one by one: arrays cost more to set up."""
+from moonpool.store_client.native import FlatCells, FlatColumns, NewItems, fill_rows, forget_rows, name_rows
 
 
 class FlatTable(Table):
@@ -34,6 +31,11 @@ class FlatTable(Table):
             *(self.which, self.slots, self.generations, self.lengths),
         )
         """The same for loops in C (hot_rows.c)."""
+        self.cells: FlatCells = (
+            *(spec.world, self.ready, self.uses, self.committed, self.last_use_s, self.unready_since_s),
+            *(self.which, self.slots, self.generations, self.lengths),
+        )
+        """What a new row fills."""
 
     @property
     def plain(self) -> bool:
@@ -84,70 +86,47 @@ class FlatTable(Table):
 
     def adopt(self, segment: int, entries: EntryColumns, now_s: float) -> bool:
         """See Table: puts of plain objects."""
-        count, hash_bytes = len(entries.hashes), self.spec.hash_bytes
+        items = (entries.ranks, entries.slots, entries.generations, entries.lengths)
+        return self.adopt_packed(segment, entries.packed, items, now_s) is not None
+
+    def adopt_packed(self, segment: int, packed: bytes, items: NewItems, now_s: float) -> int | None:
+        """The same of packed hashes, and what is reported of each. Returns their payload bytes; None, and nothing is
+        changed, where it isn't so."""
+        count = len(packed) // self.spec.hash_bytes
         if not count or not (self.world == 1 or self.spec.variable_size):
-            return False
-        if count <= FEW:
-            columns = (entries.ranks, entries.slots, entries.generations, entries.lengths)
-            places = zip(entries.hashes, *(column.tolist() for column in columns), strict=True)
-            return self.adopt_few(segment, list(places), now_s)
-        rows = self.columns.take_many(count)
-        self.hashes.extend([b""] * (self.columns.count - len(self.hashes)))
-        if not name_rows(self.rows.parts, self.hashes, entries.packed, hash_bytes, rows):
-            self.columns.give_many(rows[::-1])
-            return False
-        names = names_of(entries.packed, hash_bytes)
-        uses = np.minimum(self.policy.recall_all(names) + 1, USES_MAX).astype(np.uint8)
-        numbers: I64 = np.array(rows, dtype=np.int64)
-        cells = numbers * self.world + entries.ranks
-        view(self.which)[cells] = segment
-        view(self.slots)[cells] = entries.slots
-        view(self.generations)[cells] = entries.generations
-        if self.lengths is not None:
-            view(self.lengths)[cells] = entries.lengths
-        view(self.committed)[numbers] = np.left_shift(np.uint64(1), entries.ranks.astype(np.uint64))
-        view(self.last_use_s)[numbers] = view(self.unready_since_s)[numbers] = now_s
-        view(self.uses)[numbers] = uses
-        view(self.ready)[numbers] = 1
-        self.count_copies(segment, count, self.bytes_in(entries.ranks, entries.lengths))
+            return None
+        columns = self.columns
+        rows = columns.take_many(count)
+        if columns.count > len(self.hashes):
+            self.hashes.extend([b""] * (columns.count - len(self.hashes)))
+        if not name_rows(self.rows.parts, self.hashes, packed, self.spec.hash_bytes, rows):
+            columns.give_many(rows[::-1])
+            return None
+        size_bytes = fill_rows(self.cells, rows, items, segment, now_s)
+        if self.lengths is None:
+            size_bytes = count * self.spec.shard_bytes[0]
+        self.count_copies(segment, count, size_bytes)
+        if self.marks:
+            self._mark(segment, rows, items[0])
+        if self.kept_pins:
+            self.pin_again(rows)
+        recalled = self.policy.recall_packed(packed, self.spec.hash_bytes)
+        if not recalled:
+            self.candidates.add_new(rows, 1, segment, now_s)
+            return size_bytes
+        for row, uses in zip(rows, recalled, strict=True):
+            self.uses[row] = min(uses + 1, USES_MAX)
+        for uses in set(recalled):
+            same = [row for row, recall in zip(rows, recalled, strict=True) if recall == uses]
+            self.candidates.add_new(same, min(uses + 1, USES_MAX), segment, now_s)
+        return size_bytes
+
+    def _mark(self, segment: int, rows: list[int], ranks: Any) -> None:
+        """The inventory under way need not name them."""
         marks = self.marks.get(segment)
         if marks:
+            cells = np.array(rows, dtype=np.int64) * self.world + np.frombuffer(ranks, dtype="<u2")
             view(marks)[cells[cells < len(marks)]] = 1
-        self.pin_again(rows)
-        self.candidates.add_new(rows, uses, segment, now_s)
-        return True
-
-    def adopt_few(self, segment: int, places: Sequence[EntryPlace], now_s: float) -> bool:
-        """`adopt` of rows given one by one."""
-        if not (self.world == 1 or self.spec.variable_size):
-            return False
-        parts, marks = self.rows.parts, self.marks.get(segment, b"")
-        if len(places) > 1 and len({place[0] for place in places}) < len(places):
-            return False
-        for block_hash, *_ in places:
-            if block_hash in parts[block_hash[0] % PARTS]:
-                return False
-        for block_hash, rank, slot, generation, length in places:
-            row = self.columns.take()
-            if row >= len(self.hashes):
-                self.hashes.extend([b""] * (self.columns.count - len(self.hashes)))
-            self.hashes[row] = block_hash
-            parts[block_hash[0] % PARTS][block_hash] = row
-            uses = self.uses[row] = min(self.policy.recall(block_hash) + 1, USES_MAX)
-            cell = row * self.world + rank
-            self.which[cell], self.slots[cell], self.generations[cell] = segment, slot, generation
-            if self.lengths is not None:
-                self.lengths[cell] = length
-            self.committed[row] = 1 << rank
-            self.last_use_s[row] = self.unready_since_s[row] = now_s
-            self.ready[row] = 1
-            self.count_copies(segment, 1, self.spec.shard_bytes[rank] if self.lengths is None else length)
-            if cell < len(marks):
-                self.marks[segment][cell] = 1
-            if self.kept_pins:
-                self.pin_again((row,))
-            self.candidates.add_one(row, uses, segment, now_s)
-        return True
 
     def evictable(self, rows: I64, segment: int, level: int, score: int, now_s: float) -> NDArray[np.bool_]:
         """See Table."""

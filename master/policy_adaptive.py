@@ -80,6 +80,10 @@ class AdaptiveCredit:
         """The same of many."""
         return self._ghosts.take_all(names)
 
+    def recall_packed(self, packed: bytes, hash_bytes: int) -> bytes:
+        """See EvictionPolicy."""
+        return self._ghosts.take_packed(packed, hash_bytes)
+
     # ------------------------------------------------------------ what happens
 
     @property

@@ -8,6 +8,7 @@ import numpy as np
 
 from moonpool.master.columns import view
 from moonpool.schemas.packed import U8, U64
+from moonpool.store_client import native
 
 SLOTS_A_ROW = 8
 """Many more blocks come by than stay: a chat that goes on after ten minutes was evicted long ago."""
@@ -55,6 +56,14 @@ class Ghosts:
         slots[index[known]] = 0
         uses: U8 = np.where(known, found & ((1 << _USES_BITS) - 1), 0).astype(np.uint8)
         return uses
+
+    def take_packed(self, packed: bytes, hash_bytes: int) -> bytes:
+        """`take` of each packed hash, by its name; empty where nothing is known of any."""
+        if native.HOT:
+            return native.take_ghosts(self._slots, packed, hash_bytes)
+        starts = range(0, len(packed), hash_bytes)
+        uses = bytes(self.take(int.from_bytes(packed[at : at + 8], "little")) for at in starts)
+        return uses if any(uses) else b""
 
     def put_all(self, names: U64, uses: U8) -> None:
         """Rows with so many uses have left."""

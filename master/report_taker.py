@@ -42,15 +42,21 @@ class ReportTaker:
         index = self._shards.for_report(message.shard, message.epoch)
         stream = node.stream(message.shard)
         stream.check(message.stream, message.sequence)
-        for op in message.ops:
-            index.check(op)
-        if message.sequence and len(message.ops) == 1 and message.shard not in node.naming:
-            entries = message.ops[0]
-            # News from a node at work, which nobody has asked for: the usual case.
-            if isinstance(entries, Entries) and index.adopt(node.index, entries, now_s):
+        ops = message.ops
+        # News from a node at work, which nobody has asked for: the usual case.
+        if (
+            len(ops) == 1
+            and type(ops[0]) is Entries
+            and message.sequence
+            and message.shard not in node.naming
+        ):
+            size_bytes = index.adopt(node.index, ops[0], now_s)
+            if size_bytes is not None:
                 stream.advance(message.stream, message.sequence)
-                self._count(node, entries)
+                _count(node, size_bytes)
                 return Outcome(Done(1))
+        for op in ops:
+            index.check(op)
         return self._take_all(message, now_s, node, index)
 
     def _take_all(self, message: Report, now_s: float, node: Node, index: ShardIndex) -> Outcome:
@@ -85,13 +91,12 @@ class ReportTaker:
                 op = self._replication.admitted(self._restorer.admitted(op, node, step), node, step)
                 index.apply(node.index, op, step)
                 if isinstance(op, Entries):
-                    self._count(node, op)
+                    _count(node, int(u64s(op.lengths).sum()))
         reply = acknowledgement(message, step)
         return Outcome(reply, pushes + self._pushes([step]), confirmed=tuple(confirmed))
 
-    def _count(self, node: Node, entries: Entries) -> None:
-        """Until the next heartbeat says it exactly."""
-        if node.complete:
-            lengths = entries.lengths
-            one = len(lengths) == 8
-            node.free_bytes -= int.from_bytes(lengths, "little") if one else int(u64s(lengths).sum())
+
+def _count(node: Node, size_bytes: int) -> None:
+    """Until the next heartbeat says it exactly."""
+    if node.complete:
+        node.free_bytes -= size_bytes

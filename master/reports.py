@@ -10,21 +10,14 @@ from moonpool.master.bad_reports import BadReports
 from moonpool.master.columns import NO_ROW
 from moonpool.master.commits import commit
 from moonpool.master.copies import COPIES_MAX
-from moonpool.master.entries import (
-    EntryColumns,
-    check_entries,
-    check_rank,
-    few_places,
-    read_entries,
-    read_locations,
-)
-from moonpool.master.flat import FEW, FlatTable
+from moonpool.master.entries import check_entries, check_rank, read_entries, read_locations
+from moonpool.master.flat import FlatTable
 from moonpool.master.promises import Promises, Rank
 from moonpool.master.step import Step
 from moonpool.master.table import Table
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.messages import Checked, Done, Entries, Freed, Moved, Obeyed, Op, Refused, Report
-from moonpool.schemas.packed import count_of, pack_u64, u32s, u64s
+from moonpool.schemas.packed import U16, count_of, pack_u64, split_hashes, u16s, u32s, u64s
 
 
 def read_orders(op: Obeyed) -> list[tuple[int, int]]:
@@ -76,18 +69,17 @@ def apply_op(
         _settle_check(table_of(op.keyspace), bad_reports, segment, op, step)
 
 
-def adopt_few(table: Table, promises: Promises, segment: int, op: Entries, now_s: float) -> bool:
-    """The short way of a put of one object, or a few: new rows of a flat keyspace. False, and nothing has changed, where
-    they are something else."""
-    if op.copied or not isinstance(table, FlatTable) or not 0 < len(op.slots) <= 4 * FEW:
-        return False
-    places = few_places(op, table.spec.hash_bytes)
-    if not table.adopt_few(segment, places, now_s):
-        return False
-    if len(promises):
-        for block_hash, rank, *_ in places:
-            promises.end_all(Rank(op.keyspace, rank), [block_hash])
-    return True
+def adopt(table: Table, promises: Promises, segment: int, op: Entries, now_s: float) -> int | None:
+    """The short way of new rows of a flat keyspace. Returns their payload bytes; None, and nothing has changed, where they
+    are something else. Raises as `check_op`."""
+    check_entries(op, table.spec)
+    if op.copied or not isinstance(table, FlatTable):
+        return None
+    items = (op.ranks, op.slots, op.generations, op.lengths)
+    size_bytes = table.adopt_packed(segment, op.hashes, items, now_s)
+    if size_bytes is not None and len(promises):
+        _end(promises, op.keyspace, u16s(op.ranks), split_hashes(op.hashes, table.spec.hash_bytes))
+    return size_bytes
 
 
 def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: Step) -> None:
@@ -98,17 +90,16 @@ def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: S
     copies_max = COPIES_MAX if wanted else 1
     step.refused |= commit(table, segment, entries, step.usable, step.now_s, step.drops, copies_max)
     if len(promises):
-        _end(promises, op.keyspace, entries)
+        _end(promises, op.keyspace, entries.ranks, entries.hashes)
 
 
-def _end(promises: Promises, keyspace: bytes, entries: EntryColumns) -> None:
-    ranks = entries.ranks
+def _end(promises: Promises, keyspace: bytes, ranks: U16, hashes: list[bytes]) -> None:
     if len(ranks) and (ranks == ranks[0]).all():  # the usual case
-        promises.end_all(Rank(keyspace, int(ranks[0])), entries.hashes)
+        promises.end_all(Rank(keyspace, int(ranks[0])), hashes)
         return
     for rank in np.unique(ranks).tolist():
         mine = np.flatnonzero(ranks == rank).tolist()
-        promises.end_all(Rank(keyspace, rank), [entries.hashes[index] for index in mine])
+        promises.end_all(Rank(keyspace, rank), [hashes[index] for index in mine])
 
 
 def _free(table: Table, segment: int, op: Freed, step: Step) -> None:

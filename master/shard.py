@@ -19,7 +19,7 @@ from moonpool.master.eviction import EvictionPolicy
 from moonpool.master.flat import FlatTable
 from moonpool.master.kv_feed import KvFeed
 from moonpool.master.promises import Promises, Rank
-from moonpool.master.reports import adopt_few, apply_op, check_op
+from moonpool.master.reports import adopt, apply_op, check_op
 from moonpool.master.shard_facts import shard_facts
 from moonpool.master.step import CheckOrder, Step, check_count
 from moonpool.master.sweeps import Sweeps
@@ -102,9 +102,9 @@ class ShardIndex(Protocol):
         """An op of a segment's report stream."""
         ...
 
-    def adopt(self, segment: int, op: Entries, now_s: float) -> bool:
-        """`apply` of an op that `check` has passed, of a few new rows of a flat keyspace, which leaves nothing for the
-        nodes. False, and nothing has changed, where it isn't that."""
+    def adopt(self, segment: int, op: Entries, now_s: float) -> int | None:
+        """`check` and `apply` of new rows of a flat keyspace, which leaves nothing for the nodes. Returns their payload
+        bytes; None, and nothing has changed, where it isn't that."""
         ...
 
     def start_inventory(self, segment: int) -> None:
@@ -308,9 +308,9 @@ class Shard:
         """See ShardIndex."""
         apply_op(self.table, self.promises, self._bad_reports, segment, op, step)
 
-    def adopt(self, segment: int, op: Entries, now_s: float) -> bool:
+    def adopt(self, segment: int, op: Entries, now_s: float) -> int | None:
         """See ShardIndex."""
-        return adopt_few(self.table(op.keyspace), self.promises, segment, op, now_s)
+        return adopt(self.table(op.keyspace), self.promises, segment, op, now_s)
 
     def start_inventory(self, segment: int) -> None:
         """See ShardIndex."""

@@ -11,7 +11,7 @@ import numpy as np
 from moonpool.master.columns import view
 from moonpool.master.eviction import FIRST_VICTIM, EvictionPolicy
 from moonpool.master.victim_queues import UnreadyRows, VictimQueue, tick_of
-from moonpool.schemas.packed import I64, U8
+from moonpool.schemas.packed import I64
 
 if TYPE_CHECKING:
     from moonpool.master.table import Table
@@ -88,33 +88,17 @@ class Candidates:
             self._added = 0
             self._see_crowded()
 
-    def add_new(self, rows: Sequence[int], uses: U8, segment: int, now_s: float) -> None:
-        """Rows without children that were made just now, their first copies all on the segment."""
+    def add_new(self, rows: Sequence[int], uses: int, segment: int, now_s: float) -> None:
+        """Rows without children that were made just now, their first copies all on the segment, all used so often."""
         queue = self.queues.get(segment)
-        if queue is None:
-            queue = self.queues[segment] = self._new_queue()
-        queues = [queue]
-        if self.rebuilding is not None and self.rebuilding.segment == segment:
-            queues.append(self.rebuilding.queue)
-        numbers = np.array(rows, dtype=np.uint32)
-        for count in np.unique(uses).tolist():
-            mine = numbers[uses == count].tolist()
-            for one in queues:
-                one.awake.push_all(self._policy.level(count), int(now_s), mine)
-        if len(queues) == 1:
-            self._added += len(rows)
-            if self._added >= ENTRIES_SPARE:
-                self._added = 0
-                self._see_crowded()
-
-    def add_one(self, row: int, uses: int, segment: int, now_s: float) -> None:
-        """A row without children that was made just now, its first copy on the segment."""
-        queue = self.queues.get(segment)
-        if queue is None or self.rebuilding is not None or self._added >= ENTRIES_SPARE - 1:
-            self.add(row, segment, now_s)
+        if queue is None or self.rebuilding is not None or self._added + len(rows) >= ENTRIES_SPARE:
+            self.add_alike(rows, segment, self._policy.level(uses), int(now_s))
             return
-        self._added += 1
-        queue.awake.push(self._policy.level(uses), int(now_s), row)
+        self._added += len(rows)
+        if len(rows) == 1:
+            queue.awake.push(self._policy.level(uses), int(now_s), rows[0])
+        else:
+            queue.awake.push_all(self._policy.level(uses), int(now_s), rows)
 
     def add_alike(self, rows: Sequence[int], segment: int, level: int | None, score: int) -> None:
         """The same as `add` of rows that have one level (None: all have children) and one score."""

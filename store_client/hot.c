@@ -282,6 +282,8 @@ static PyMethodDef methods[] = {
     {"find_rows", find_rows, METH_VARARGS, NULL},
     {"name_rows", hot_name_rows, METH_VARARGS, NULL},
     {"forget_rows", hot_forget_rows, METH_VARARGS, NULL},
+    {"fill_rows", hot_fill_rows, METH_VARARGS, NULL},
+    {"take_ghosts", hot_take_ghosts, METH_VARARGS, NULL},
     {"find_present", hot_find_present, METH_VARARGS, NULL},
     {"find_places", hot_find_places, METH_VARARGS, NULL},
     {"pieces", pieces, METH_VARARGS, NULL},

@@ -22,7 +22,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 10
+FORMAT = 11
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -38,6 +38,12 @@ else:
 
 FlatColumns = tuple[list[dict[bytes, int]], int, int, Any, Any, Any, Any, Any, Any, Any]
 """Of a flat table: dicts from hash to row, bytes of a hash, ranks, and its columns: see FlatTable.native."""
+
+FlatCells = tuple[int, Any, Any, Any, Any, Any, Any, Any, Any, Any]
+"""Of a flat table: ranks, and the columns that a new row fills: see FlatTable.cells."""
+
+NewItems = tuple[Any, Any, Any, Any]
+"""Ranks (u16), slots (u32), generations and lengths (u64) of new rows, as bytes or arrays."""
 
 KEY_HASH_BYTES = 16
 
@@ -56,6 +62,8 @@ LANE_IDLE = -2
 """No request came in time."""
 LANE_RETIRED = -3
 """It was ended while it was idle."""
+
+_ITEM_TYPES = ("<u2", "<u4", "<u8", "<u8")
 
 _MISSING = int(Status.MISSING)
 
@@ -106,6 +114,20 @@ def forget_rows(parts: list[dict[bytes, int]], names: list[bytes], hash_bytes: i
     if HOT:
         return _hot.forget_rows(parts, names, hash_bytes, rows)
     return python_forget_rows(parts, names, hash_bytes, rows)
+
+
+def fill_rows(columns: FlatCells, rows: list[int], items: NewItems, segment: int, now_s: float) -> int:
+    """Makes free rows of a table complete with their only copies, which lie on a segment and are used as of now, once.
+    Returns the sum of their lengths."""
+    if HOT:
+        return _hot.fill_rows(columns, rows, items, segment, now_s)
+    return python_fill_rows(columns, rows, items, segment, now_s)
+
+
+def take_ghosts(ghosts: Any, packed: bytes, hash_bytes: int) -> bytes:
+    """Uses of each packed hash, whose ghosts are gone then; empty where all are 0. Only where HOT: Ghosts has the same in
+    Python."""
+    return _hot.take_ghosts(ghosts, packed, hash_bytes)
 
 
 def find_present(
@@ -346,3 +368,18 @@ def python_forget_rows(
         del parts[one[0] % len(parts)][one]
         names[row] = b""
     return b"".join(hashes)
+
+
+def python_fill_rows(columns: FlatCells, rows: list[int], items: NewItems, segment: int, now_s: float) -> int:
+    """fill_rows without C."""
+    world, ready, uses, committed, last_use_s, unready_since_s, which, slots, generations, lengths = columns
+    values = [np.frombuffer(item, dtype).tolist() for item, dtype in zip(items, _ITEM_TYPES, strict=True)]
+    for row, rank, slot, generation, length in zip(rows, *values, strict=True):
+        cell = row * world + rank
+        which[cell], slots[cell], generations[cell] = segment, slot, generation
+        if lengths is not None:
+            lengths[cell] = length
+        committed[row] = 1 << rank
+        last_use_s[row] = unready_since_s[row] = now_s
+        uses[row] = ready[row] = 1
+    return sum(values[3])

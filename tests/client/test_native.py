@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from moonpool.master.eviction import LeastRecentlyUsed
+from moonpool.master.flat import FlatTable
 from moonpool.schemas.header import HEADER_DTYPE
-from moonpool.schemas.keyspace import object_hash
+from moonpool.schemas.keyspace import object_hash, objects_keyspace
 from moonpool.schemas.packed import U32, U64
 from moonpool.store_client import native
 from moonpool.store_client.copiers.host import HostCopier
@@ -91,6 +93,37 @@ def test_rows_that_a_table_lacks_are_refused() -> None:
     with pytest.raises(ValueError):
         native.forget_rows(parts, names, 16, [1])
     assert parts == [{}, {}] and names == [b""] * 3
+
+
+@needs_c
+def test_columns_that_dont_fit_fill_no_row() -> None:
+    table = FlatTable(objects_keyspace(), LeastRecentlyUsed())
+    table.columns.take_many(3)
+    items = (bytes(6), bytes(12), bytes(24), bytes(24))
+    rows = [0, 1, 2]
+    assert native.fill_rows(table.cells, rows, items, 7, 1.0) == 0
+    for bad in ([0, 1], [0, 1, table.columns.count], [0, 1, -1], [0, 1, None]):
+        with pytest.raises((ValueError, TypeError)):
+            native.fill_rows(table.cells, bad, items, 7, 1.0)  # type: ignore[arg-type]
+    for index in range(4):
+        short = (*items[:index], items[index][1:], *items[index + 1 :])
+        with pytest.raises(ValueError):
+            native.fill_rows(table.cells, rows, short, 7, 1.0)
+    for ranks, segment in ((b"\1" + bytes(5), 7), (bytes(6), 1 << 16), (bytes(6), -1)):
+        with pytest.raises(ValueError):
+            native.fill_rows(table.cells, rows, (ranks, *items[1:]), segment, 1.0)
+    with pytest.raises((ValueError, TypeError)):
+        native.fill_rows(table.cells[:-1], rows, items, 7, 1.0)  # type: ignore[arg-type]
+    table.columns.take_many(64)  # no view of a column is left: it may grow
+
+
+@needs_c
+def test_ghosts_of_odd_numbers_are_refused() -> None:
+    for ghosts, packed, hash_bytes in ((bytearray(12), bytes(16), 16), (bytearray(16), bytes(15), 16)):
+        with pytest.raises(ValueError):
+            native.take_ghosts(ghosts, packed, hash_bytes)
+    with pytest.raises(BufferError):
+        native.take_ghosts(bytes(16), bytes(16), 16)
 
 
 @pytest.mark.parametrize("find_rows", FINDERS)

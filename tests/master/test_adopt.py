@@ -15,7 +15,9 @@ from moonpool.master.entries import EntryColumns
 from moonpool.master.flat import FlatTable
 from moonpool.master.policy_adaptive import AdaptiveCredit
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
+from moonpool.store_client import native
 
+needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
 COUNT = 12
 SEGMENT = 3
 USABLE = np.ones(1 << 16, dtype=np.bool_)
@@ -71,8 +73,12 @@ def facts(table: FlatTable, hashes: list[bytes], world: int) -> list[object]:
     return [known, table.copies, queued, len(table)]
 
 
+@pytest.mark.parametrize("hot", [pytest.param(True, marks=needs_c), False])
 @pytest.mark.parametrize("world", [1, 2])
-def test_a_batch_is_as_good_as_its_objects_one_by_one(world: int) -> None:
+def test_a_batch_is_as_good_as_its_objects_one_by_one(
+    world: int, hot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "HOT", hot)
     hashes = chain(COUNT, "new")
     entries = columns(hashes, [number % world for number in range(COUNT)])
     together, apart = objects(world), objects(world)
@@ -80,6 +86,7 @@ def test_a_batch_is_as_good_as_its_objects_one_by_one(world: int) -> None:
         table.kept_pins.update(dict.fromkeys(hashes[4:6], math.inf))
     drops = DropBatch(0)
     commit(together, SEGMENT, entries, USABLE, 50.0, drops)
+    monkeypatch.setattr(FlatTable, "adopt", lambda *_: False)
     for index in range(COUNT):
         commit(apart, SEGMENT, part(entries, index), USABLE, 50.0, drops)
     assert facts(together, hashes, world) == facts(apart, hashes, world)
