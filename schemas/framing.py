@@ -62,7 +62,8 @@ class FrameReader:
     def __init__(self, peer: str, limit_bytes: int = HANDSHAKE_BYTES_MAX) -> None:
         self.limit_bytes = limit_bytes
         self._peer = peer
-        self._buffer = bytearray()
+        self.pending = bytearray()
+        """What has come of a frame that isn't complete; not to be changed by others."""
 
     def feed(self, data: bytes) -> Generator[tuple[int, bytes], None, None]:
         """Yields (request id, body) of each frame that `data` completes. Raises ProtocolError.
@@ -70,7 +71,7 @@ class FrameReader:
         The limit is read anew for each frame, so it may be raised between two of them. A caller that stops
         early closes the generator; the next feed, of nothing maybe, goes on with the rest.
         """
-        buffer = self._buffer
+        buffer = self.pending
         buffer += data
         start = 0
         try:
@@ -89,7 +90,7 @@ class FrameReader:
     def whole(self, data: bytes) -> tuple[int, bytes] | None:
         """(request id, body) where nothing is pending and `data` is one frame, the usual case; else None, and `feed`
         takes it. Raises ProtocolError."""
-        if self._buffer or len(data) <= PREFIX.size:
+        if self.pending or len(data) <= PREFIX.size:
             return None
         length, request_id = PREFIX.unpack_from(data)
         if length + 4 != len(data):
@@ -97,8 +98,3 @@ class FrameReader:
         if length > self.limit_bytes:
             check_length(length, self.limit_bytes, self._peer)
         return request_id, data[PREFIX.size :]
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes held of a frame that isn't complete."""
-        return len(self._buffer)

@@ -76,7 +76,7 @@ def split_hashes(packed: bytes, hash_bytes: int) -> list[bytes]:
 
 def join_hashes(hashes: Iterable[bytes]) -> bytes:
     """Hashes of one size as one byte string."""
-    return hashes.packed if isinstance(hashes, PackedHashes) else b"".join(hashes)
+    return hashes.packed if type(hashes) is PackedHashes else b"".join(hashes)
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from moonpool.schemas.errors import (
@@ -14,6 +15,7 @@ from moonpool.schemas.errors import (
     Unreachable,
     UsedAfterFork,
 )
+from moonpool.schemas.messages import Message
 from moonpool.store_client.breaker import CircuitBreaker
 
 PATIENCE_S = 0.05
@@ -36,6 +38,20 @@ class Guard:
     def call(self, start_s: float) -> GuardedCall:
         """Around one call that began at `start_s`. Raises Unavailable at once where the peer failed lately."""
         return GuardedCall(self, start_s)
+
+    def ask(self, ask: Callable[[Message, float], Message], message: Message, deadline_s: float) -> Message:
+        """The answer of a call that begins now: `with call`, in fewer steps. Raises also Unavailable."""
+        breaker, start_s = self.breaker, time.monotonic()
+        if breaker.failures:
+            self._begin(start_s)
+        try:
+            answer = ask(message, deadline_s)
+        except BaseException as error:
+            self._end(start_s, error)
+            raise
+        if breaker.failures:  # else there is nothing to take back
+            self._end(start_s, None)
+        return answer
 
     def _begin(self, start_s: float) -> None:
         with self._lock:

@@ -6,14 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 
 #define FIRST_BYTES (64 << 10)
+#define PREFIX_BYTES 8 /* u32 length of what follows it, u32 request id */
+#define SHORT_BYTES 4096 /* bodies up to here are copied behind their prefix: cheaper than two pieces for the kernel */
 
 typedef struct {
     int fd;
-    const char *frame;
-    size_t unsent;
+    struct iovec unsent[2];
     char *data, *more; /* `more`: where `data` lies once it doesn't fit the first buffer */
     size_t have, room;
     uint64_t limit; /* of a frame's length; 0: not at the beginning of a frame, whatever comes is good */
@@ -70,15 +72,31 @@ static int make_room(Exchange *x) {
     return 1;
 }
 
+static ssize_t send_some(const Exchange *x) {
+    int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
+    if (!x->unsent[1].iov_len)
+        return send(x->fd, x->unsent[0].iov_base, x->unsent[0].iov_len, flags);
+    struct msghdr message = {.msg_iov = (struct iovec *)x->unsent, .msg_iovlen = 2};
+    return sendmsg(x->fd, &message, flags);
+}
+
+static void take_off(Exchange *x, size_t sent) {
+    for (int i = 0; i < 2; i++) {
+        size_t part = sent < x->unsent[i].iov_len ? sent : x->unsent[i].iov_len;
+        x->unsent[i].iov_base = (char *)x->unsent[i].iov_base + part;
+        x->unsent[i].iov_len -= part;
+        sent -= part;
+    }
+}
+
 /* Goes on until the end: 0, or an errno. After EINTR it may be called again. */
 static int go_on(Exchange *x) {
     int failed;
-    while (x->unsent) {
-        ssize_t sent = send(x->fd, x->frame, x->unsent, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent >= 0) {
-            x->frame += sent;
-            x->unsent -= (size_t)sent;
-        } else if (errno != EAGAIN)
+    while (x->unsent[0].iov_len | x->unsent[1].iov_len) {
+        ssize_t sent = send_some(x);
+        if (sent >= 0)
+            take_off(x, (size_t)sent);
+        else if (errno != EAGAIN)
             return errno;
         else if ((failed = wait_for(x->fd, POLLOUT, x->deadline_ns)))
             return failed;
@@ -119,28 +137,56 @@ static int run(Exchange *x, double deadline_s) {
     return -1;
 }
 
+/* What is to be sent: the body behind its prefix, which is written to `head` (PREFIX_BYTES + SHORT_BYTES). */
+static void frame(Exchange *x, char *head, unsigned request_id, const char *body, size_t bytes) {
+    uint64_t prefix = (uint64_t)request_id << 32 | (uint32_t)(bytes + 4); /* little-endian, as all of our machines */
+    memcpy(head, &prefix, PREFIX_BYTES);
+    x->unsent[0] = (struct iovec){.iov_base = head, .iov_len = PREFIX_BYTES};
+    if (bytes > SHORT_BYTES) {
+        x->unsent[1] = (struct iovec){.iov_base = (char *)body, .iov_len = bytes};
+        return;
+    }
+    memcpy(head + PREFIX_BYTES, body, bytes);
+    x->unsent[0].iov_len += bytes;
+}
+
+/* (request id, body) where one good frame has come and nothing else, the usual case; else the bytes as they are. */
+static PyObject *found(const Exchange *x) {
+    if (!x->limit || x->have <= PREFIX_BYTES || frame_bytes(x) != x->have || x->have - 4 > x->limit)
+        return PyBytes_FromStringAndSize(x->data, (Py_ssize_t)x->have);
+    uint32_t request_id;
+    memcpy(&request_id, x->data + 4, 4);
+    return Py_BuildValue("Iy#", request_id, x->data + PREFIX_BYTES, (Py_ssize_t)(x->have - PREFIX_BYTES));
+}
+
 PyObject *hot_exchange(PyObject *self, PyObject *arguments) {
-    char first[FIRST_BYTES];
+    char first[FIRST_BYTES], head[PREFIX_BYTES + SHORT_BYTES];
     Exchange x = {.data = first, .room = FIRST_BYTES};
-    Py_ssize_t frame_bytes;
+    const char *body;
+    Py_ssize_t body_bytes;
+    unsigned request_id;
     unsigned long long limit;
     double deadline_s;
-    if (!PyArg_ParseTuple(arguments, "iy#dK", &x.fd, &x.frame, &frame_bytes, &deadline_s, &limit))
+    if (!PyArg_ParseTuple(arguments, "iIy#dK", &x.fd, &request_id, &body, &body_bytes, &deadline_s, &limit))
         return NULL;
-    x.unsent = (size_t)frame_bytes;
+    if (body_bytes)
+        frame(&x, head, request_id, body, (size_t)body_bytes);
     x.limit = limit;
-    PyObject *came = run(&x, deadline_s) ? NULL : PyBytes_FromStringAndSize(x.data, (Py_ssize_t)x.have);
+    PyObject *came = run(&x, deadline_s) ? NULL : found(&x);
     free(x.more);
     return came;
 }
 
 PyObject *hot_send(PyObject *self, PyObject *arguments) {
+    char head[PREFIX_BYTES + SHORT_BYTES];
     Exchange x = {0}; /* no room: nothing is received */
-    Py_ssize_t frame_bytes;
+    const char *body;
+    Py_ssize_t body_bytes;
+    unsigned request_id;
     double deadline_s;
-    if (!PyArg_ParseTuple(arguments, "iy#d", &x.fd, &x.frame, &frame_bytes, &deadline_s))
+    if (!PyArg_ParseTuple(arguments, "iIy#d", &x.fd, &request_id, &body, &body_bytes, &deadline_s))
         return NULL;
-    x.unsent = (size_t)frame_bytes;
+    frame(&x, head, request_id, body, (size_t)body_bytes);
     if (run(&x, deadline_s) < 0)
         return NULL;
     Py_RETURN_NONE;

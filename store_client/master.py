@@ -43,8 +43,7 @@ class MasterLink:
     def ask(self, message: Message, reply: type[Reply], deadline_s: float) -> Reply:
         """The answer, of that type. Raises what the master answers, and Unreachable."""
         try:
-            with self._guard.call(time.monotonic()):
-                answer = self._pool.call(message, deadline_s)
+            answer = self._guard.ask(self._pool.call, message, deadline_s)
         except KeyspaceUnknown:
             answer = self._tell_and_call(message, deadline_s)
         if not isinstance(answer, reply):
@@ -72,7 +71,7 @@ class MasterLink:
             raise KeyspaceUnknown(keyspace=", ".join(one.hex() for one in _keyspaces_of(message)))
         for spec in specs:
             self.register(spec, deadline_s)
-        return self._call(message, deadline_s)
+        return self._guard.ask(self._pool.call, message, deadline_s)
 
     def register(self, spec: KeyspaceSpec, deadline_s: float) -> bytes:
         """Makes a keyspace known."""
@@ -81,10 +80,6 @@ class MasterLink:
     def close(self) -> None:
         """Calls under way fail soon."""
         self._pool.close()
-
-    def _call(self, message: Message, deadline_s: float) -> Message:
-        with self._guard.call(time.monotonic()):
-            return self._pool.call(message, deadline_s)
 
 
 class Asked:

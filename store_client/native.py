@@ -211,16 +211,19 @@ def fill_slots(layout: U64, slots: U32, lengths: U64, source: Fragments) -> bool
     return _hot.fill_slots((layout, slots, lengths, *pieces), COPY_THREADS)
 
 
-def exchange(fd: int, frame: bytes, deadline_s: float, limit_bytes: int) -> bytes:
-    """Sends a frame over a plain socket (empty: none), and returns what came: a whole frame at least, of at most `limit_bytes`
-    (0: any bytes); also what can't be one, and what comes before the end of the connection, which is empty itself. Only
-    where HOT: rpc/wire.py has the same in Python. Raises OSError."""
-    return _hot.exchange(fd, frame, deadline_s, limit_bytes)
+def exchange(
+    fd: int, request_id: int, body: bytes, deadline_s: float, limit_bytes: int
+) -> tuple[int, bytes] | bytes:
+    """Sends a frame over a plain socket (no body: none), and returns what came: request id and body where it is one whole frame,
+    of at most `limit_bytes`, and nothing else. Otherwise bytes as they are: several frames, what can't be one, what comes before
+    the end of the connection, which is empty itself, and for a limit of 0 any. Only where HOT: rpc/wire.py has the same in
+    Python. Raises OSError."""
+    return _hot.exchange(fd, request_id, body, deadline_s, limit_bytes)
 
 
-def send(fd: int, frame: bytes, deadline_s: float) -> None:
+def send(fd: int, request_id: int, body: bytes, deadline_s: float) -> None:
     """Sends a whole frame. Only where HOT. Raises OSError."""
-    _hot.send(fd, frame, deadline_s)
+    _hot.send(fd, request_id, body, deadline_s)
 
 
 def exchange_lanes(

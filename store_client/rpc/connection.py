@@ -23,7 +23,6 @@ from moonpool.schemas.framing import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
     PUSH_ID,
-    encode_frame,
     with_trace,
 )
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
@@ -55,10 +54,14 @@ class RpcConnection:
         """What the server last said of itself."""
         self.unanswered = False
         """Whether the last call failed before a byte of its reply had come."""
+        self.was_open = False
+        """Whether the last call needed no handshake."""
         self._target = Address.parse(address)
         self._hello = hello
         self._decode = decode
         self._wire: Wire | None = None
+        self._body_bytes_max = self._plain_bytes_max = -1
+        """Bodies up to here go as they are: none, where the server wants spans with them."""
         self._last_id = 0
         self._began_s = 0.0
         self._pid = os.getpid()
@@ -73,20 +76,48 @@ class RpcConnection:
 
         Raises what the server answered with Failed; DeadlineExceeded; RpcFailed; ProtocolError; TooLarge.
         """
+        self.check_fork()
+        return self.exchange(message, deadline_s)
+
+    def exchange(self, message: Message, deadline_s: float) -> Message:
+        """`call`, of who has made sure that this process is no fork. All in one place: each step costs every call."""
+        self._began_s = time.monotonic()
+        wire = self._wire
+        self.was_open, self.unanswered = wire is not None, True
         try:
-            wire = self._ready(deadline_s)
-            reply = self._reply(wire, wire.exchange(self._frame(message), deadline_s), deadline_s)
+            if wire is None:
+                wire = self._connect(deadline_s)
+            body = encode(message)
+            if len(body) > self._plain_bytes_max:
+                body = self._checked(message, body)
+            self._last_id = sent_id = (self._last_id & (ID_MASK >> 1)) + 1
+            reply_id, came = wire.exchange(sent_id, body, deadline_s)
+            try:
+                reply = self._decode(came)
+            except Exception as error:
+                raise self._strange(error) from error
+            if reply_id != sent_id:
+                reply = self._reply(wire, (reply_id, came), deadline_s)
         except TooLarge:  # nothing was sent
             raise
         except BaseException as error:
             raise self._broken(error, message, deadline_s) from error
-        return _answer(reply)
+        return _answer(reply) if type(reply) is Failed else reply
+
+    def check_fork(self) -> None:
+        """Raises UsedAfterFork."""
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(what=f"the connection to {self.address}", pid=self._pid)
 
     def begin(self, message: Message, deadline_s: float) -> None:
         """The first half of a call: connects where that is needed, and sends. Raises as `call`."""
+        self.check_fork()
+        self._began_s = time.monotonic()
+        self.was_open, self.unanswered = self._wire is not None, True
         try:
-            wire = self._ready(deadline_s)
-            wire.send(self._frame(message), deadline_s)
+            wire = self._wire or self._connect(deadline_s)
+            body = self._checked(message, encode(message))
+            wire.send(self._next_id(), body, deadline_s)
         except TooLarge:
             raise
         except BaseException as error:
@@ -101,13 +132,6 @@ class RpcConnection:
         except BaseException as error:
             raise self._broken(error, message, deadline_s) from error
         return _answer(reply)
-
-    def _ready(self, deadline_s: float) -> Wire:
-        if os.getpid() != self._pid:
-            raise UsedAfterFork(what=f"the connection to {self.address}", pid=self._pid)
-        self._began_s = time.monotonic()
-        self.unanswered = True
-        return self._wire or self._connect(deadline_s)
 
     def _broken(self, error: BaseException, message: Message, deadline_s: float) -> BaseException:
         """Closes: after a KeyboardInterrupt too the reply may still come, and must not be taken for another's."""
@@ -143,12 +167,14 @@ class RpcConnection:
             self.close()
             raise
         wire.reader.limit_bytes = FRAME_BYTES_MAX
+        self._body_bytes_max = min(self.welcome.frame_bytes_max, FRAME_BYTES_MAX) - 4
+        self._plain_bytes_max = -1 if self.welcome.traces else self._body_bytes_max
         return wire
 
     def _greet(self, wire: Wire, deadline_s: float) -> Welcome:
         try:
-            hello = self._numbered(encode(self._credentials.sign(self._hello)))
-            reply = self._reply(wire, wire.exchange(hello, deadline_s), deadline_s)
+            hello = encode(self._credentials.sign(self._hello))
+            reply = self._reply(wire, wire.exchange(self._next_id(), hello, deadline_s), deadline_s)
         except (ssl.SSLError, ConnectionError) as error:
             if not wire.secured:
                 raise
@@ -167,7 +193,7 @@ class RpcConnection:
             try:
                 reply = self._decode(body)
             except Exception as error:  # strange bytes make a decoder raise many things
-                raise ProtocolError(peer=self.address, reason=f"a reply that isn't one: {error}") from error
+                raise self._strange(error) from error
             # Failed with id 0 says why the server closes; other pushes are for those who asked for them.
             if reply_id == self._last_id or (reply_id == PUSH_ID and isinstance(reply, Failed)):
                 return reply
@@ -176,19 +202,22 @@ class RpcConnection:
                 raise ProtocolError(peer=self.address, reason=reason)
             frame = wire.receive(deadline_s)
 
-    def _frame(self, message: Message) -> bytes:
-        body = encode(message)
+    def _strange(self, error: Exception) -> ProtocolError:
+        return ProtocolError(peer=self.address, reason=f"a reply that isn't one: {error}")
+
+    def _checked(self, message: Message, body: bytes) -> bytes:
+        """With its span, where the server makes spans. Raises TooLarge."""
         assert self.welcome is not None
         if self.welcome.traces:
             body = with_trace(traceparent.get(), body)
-        limit_bytes = min(self.welcome.frame_bytes_max, FRAME_BYTES_MAX) - 4
-        if len(body) > limit_bytes:
-            raise TooLarge(what=type(message).__name__, size_bytes=len(body), limit_bytes=limit_bytes)
-        return self._numbered(body)
+        if len(body) > self._body_bytes_max:
+            what = type(message).__name__
+            raise TooLarge(what=what, size_bytes=len(body), limit_bytes=self._body_bytes_max)
+        return body
 
-    def _numbered(self, body: bytes) -> bytes:
+    def _next_id(self) -> int:
         self._last_id = (self._last_id & (ID_MASK >> 1)) + 1
-        return encode_frame(self._last_id, body)
+        return self._last_id
 
     def _explain(self, error: OSError, message: Message, timeout_s: float) -> MoonpoolError:
         what = type(message).__name__
@@ -236,15 +265,20 @@ class ConnectionPool:
         A connection that the server closed while it lay idle (a restart) costs one more try on a fresh one.
         The request may then have been carried out twice: ours can all be repeated.
         """
-        connection = self._take(message, deadline_s)
-        was_open = connection.is_open
+        if os.getpid() != self._pid:
+            raise self._forked()
+        with self._lock:
+            # The last one used: its socket is the likeliest to be alive.
+            connection = self._free.pop() if self._free and not self._closed else None
+        if connection is None:
+            connection = self._take(message, deadline_s)
         try:
             try:
-                return connection.call(message, deadline_s)
+                return connection.exchange(message, deadline_s)
             except RpcFailed:
-                if not (was_open and self.may_repeat(connection)):
+                if not (connection.was_open and self.may_repeat(connection)):
                     raise
-                return connection.call(message, deadline_s)
+                return connection.exchange(message, deadline_s)
         finally:
             self._give_back(connection)
 
@@ -284,12 +318,12 @@ class ConnectionPool:
 
     def _take(self, message: Message, deadline_s: float) -> RpcConnection:
         if os.getpid() != self._pid:
-            raise UsedAfterFork(what=f"the connection pool of {self.address}", pid=self._pid)
+            raise self._forked()
         start_s = 0.0
         with self._lock:
             while not self._closed:
                 if self._free:
-                    return self._free.pop()  # the last one used: its socket is the likeliest to be alive
+                    return self._free.pop()
                 if len(self._all) < self._size_max:
                     self._all.append(self._make())
                     return self._all[-1]
@@ -317,6 +351,9 @@ class ConnectionPool:
             return False
         self._close_free()
         return True
+
+    def _forked(self) -> UsedAfterFork:
+        return UsedAfterFork(what=f"the connection pool of {self.address}", pid=self._pid)
 
     def _make(self) -> RpcConnection:
         return RpcConnection(self.address, self._hello, self._decode, self._credentials)

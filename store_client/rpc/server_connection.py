@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import time
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any, cast
 
@@ -141,13 +142,14 @@ class ServerConnection(asyncio.Protocol):
         self._turn_due = False
         if self._closing_since_s is not None or self._transport.is_closing():
             return
-        self._in_turn, rest = True, False
+        rest = False
         try:
             frame = self._reader.whole(data)
             if frame is not None:  # the usual case
                 self._partial_since_s = None
                 self._take(*frame)
             else:
+                self._in_turn = True
                 rest = self._serve(data)
         except ProtocolError as error:
             log.info("%s closes a connection: %s", self._service.name, error)
@@ -155,10 +157,10 @@ class ServerConnection(asyncio.Protocol):
             self.close()
             return
         finally:
-            self._in_turn = False
-            if self._out:
+            if self._in_turn:
+                self._in_turn = False
                 self._flush()
-        if frame is None and (self._counted_bytes or self._reader.pending_bytes):
+        if frame is None and (self._counted_bytes or len(self._reader.pending)):
             self._count_buffered()
         # `_blocked`, without a call for what comes with each request
         if (
@@ -209,7 +211,7 @@ class ServerConnection(asyncio.Protocol):
                 if count >= limits.turn_frames or self._blocked or time.monotonic() > end_s:
                     self._partial_since_s = None
                     return True
-        if not self._reader.pending_bytes:
+        if not len(self._reader.pending):
             self._partial_since_s = None
         elif count or self._partial_since_s is None:
             self._partial_since_s = time.monotonic()
@@ -237,7 +239,7 @@ class ServerConnection(asyncio.Protocol):
     def _count_buffered(self) -> None:
         """Where partial frames take too much memory, whoever holds most of it goes: not who came last."""
         service = self._service
-        self._count(self._reader.pending_bytes)
+        self._count(len(self._reader.pending))
         while service.buffered_bytes > service.limits.buffered_bytes_max:
             greediest = max(service.connections, key=lambda connection: connection._counted_bytes)
             greediest.abort("all connections together have too many bytes of partial frames")
@@ -265,12 +267,26 @@ class ServerConnection(asyncio.Protocol):
             return
         if type(message) is Hello:
             self._greet(request_id, message)
-        elif self._greeted:
-            if parent and spans is not None:
-                self._spans[request_id] = spans.begin(type(message).__name__, parent, self.name)
-            self._handle(request_id, message)
+            return
+        kind = type(message)
+        if not self._greeted:
+            raise ProtocolError(peer=self.name, reason=f"{kind.__name__} before Hello")
+        if parent and spans is not None:
+            self._spans[request_id] = spans.begin(kind.__name__, parent, self.name)
+        start_s = time.perf_counter()
+        try:
+            if kind not in self._visitor.allowed:
+                self._visitor.check(kind)
+            reply = self._service.handler.handle(message, self)
+        except Exception as error:  # noqa: BLE001 - `failed` logs it
+            self._answer(request_id, message, start_s, error)
+            return
+        if isinstance(reply, Message):
+            self._answer(request_id, message, start_s, reply)
+        elif isinstance(reply, Later):
+            self._wait(request_id, message, start_s, reply)
         else:
-            raise ProtocolError(peer=self.name, reason=f"{type(message).__name__} before Hello")
+            self._await(request_id, message, start_s, reply)
 
     def _greet(self, request_id: int, hello: Hello) -> None:
         service = self._service
@@ -297,23 +313,8 @@ class ServerConnection(asyncio.Protocol):
         self._send(request_id, service.welcome())
         service.handler.connected(self)
 
-    def _handle(self, request_id: int, message: Message) -> None:
-        start_s = time.perf_counter()
-        try:
-            if type(message) not in self._visitor.allowed:
-                self._visitor.check(type(message))
-            reply = self._service.handler.handle(message, self)
-            if isinstance(reply, Message):
-                self._answer(request_id, message, start_s, reply)
-                return
-            if isinstance(reply, Later):
-                self._wait(request_id, message, start_s, reply)
-                return
-        except Exception as error:  # noqa: BLE001 - `failed` logs it
-            self._answer(request_id, message, start_s, error)
-            return
-        # A future needs no task, which costs as much as a small request.
-        task = asyncio.ensure_future(reply)
+    def _await(self, request_id: int, message: Message, start_s: float, reply: Awaitable[Message]) -> None:
+        task = asyncio.ensure_future(reply)  # a future needs no task, which costs as much as a small request
         self._tasks.add(task)
         self._service.tasks.add(task)
         task.add_done_callback(partial(self._finish, request_id, message, start_s))
@@ -342,21 +343,24 @@ class ServerConnection(asyncio.Protocol):
             self._wake()
 
     def _answer(self, request_id: int, message: Message, start_s: float, reply: Message | Exception) -> None:
-        if isinstance(reply, Exception):
-            reply = failed(self._service.name, message, self.name, reply)
+        failure = None
+        if not isinstance(reply, Message):
+            reply = failure = failed(self._service.name, message, self.name, reply)
+        elif type(reply) is Failed:
+            failure = reply
         self._send(request_id, reply)
-        elapsed_s, fails = time.perf_counter() - start_s, isinstance(reply, Failed)
-        self._service.timings.took(type(message).__name__, self.name, elapsed_s, failed=fails)
+        elapsed_s = time.perf_counter() - start_s
+        self._service.timings.took(type(message).__name__, self.name, elapsed_s, failure is not None)
         if self._spans and (span := self._spans.pop(request_id, None)) is not None:
-            span.end(reply.message if isinstance(reply, Failed) else None)
+            span.end(failure.message if failure is not None else None)
 
     # ------------------------------------------------------------ writing
 
     def _send(self, request_id: int, message: Message) -> None:
         body = encode(message)
-        limit_bytes = self._service.limits.frame_bytes_max
-        if len(body) + 4 > limit_bytes:
-            error = TooLarge(what=type(message).__name__, size_bytes=len(body), limit_bytes=limit_bytes)
+        size_bytes, limit_bytes = len(body), self._service.limits.frame_bytes_max
+        if size_bytes + 4 > limit_bytes:
+            error = TooLarge(what=type(message).__name__, size_bytes=size_bytes, limit_bytes=limit_bytes)
             body = encode(Failed(error.code, str(error)))
         self._write(request_id, body)
 

@@ -34,7 +34,7 @@ class CallTimings:
         self.slow: deque[SlowCall] = deque(maxlen=SLOW_MAX)
         self._slow_calls = 0
 
-    def took(self, call: str, peer: str, seconds: float, *, failed: bool = False) -> None:
+    def took(self, call: str, peer: str, seconds: float, failed: bool = False) -> None:
         """A call has been answered, its reply encoded."""
         histogram = self.by_call.get(call)
         if histogram is None:

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections import deque
 
-from moonpool.schemas.framing import FrameReader
+from moonpool.schemas.framing import FrameReader, encode_frame
 from moonpool.store_client import native
 from moonpool.store_client.rpc.tls import cut
 
@@ -32,51 +32,62 @@ class Wire:
         """Whether a byte has come since the last frame was sent."""
         self.secured = isinstance(sock, ssl.SSLSocket)
         self._sock = sock
+        self._fd = sock.fileno()
         self._native = native.HOT and not self.secured
         self._limited_s = 0.0
         self._frames: deque[tuple[int, bytes]] = deque()
 
-    def send(self, frame: bytes, deadline_s: float) -> None:
+    def send(self, request_id: int, body: bytes, deadline_s: float) -> None:
         """One whole frame."""
         self.heard = False
         if self._native:
-            native.send(self._sock.fileno(), frame, deadline_s)
+            native.send(self._fd, request_id, body, deadline_s)
             return
         self._limited_s = 0.0
         self._limit(deadline_s)
-        self._sock.sendall(frame)
+        self._sock.sendall(encode_frame(request_id, body))
 
     def receive(self, deadline_s: float) -> tuple[int, bytes]:
         """The next frame: its request id and body."""
-        return self._frames.popleft() if self._frames else self._receive(b"", deadline_s)
+        return self._frames.popleft() if self._frames else self._receive(deadline_s)
 
-    def exchange(self, frame: bytes, deadline_s: float) -> tuple[int, bytes]:
+    def exchange(self, request_id: int, body: bytes, deadline_s: float) -> tuple[int, bytes]:
         """Sends one, and receives the next one."""
-        if self._frames or not self._native:
-            self.send(frame, deadline_s)
+        if not self._native or self._frames or self.reader.pending:
+            self.send(request_id, body, deadline_s)
             return self.receive(deadline_s)
         self.heard = False
-        return self._receive(frame, deadline_s)
+        came = native.exchange(self._fd, request_id, body, deadline_s, self.reader.limit_bytes)
+        if isinstance(came, tuple):  # the usual case
+            self.heard = True
+            return came
+        return self._feed(came) or self._receive(deadline_s)
 
-    def _receive(self, frame: bytes, deadline_s: float) -> tuple[int, bytes]:
-        reader = self.reader
+    def _receive(self, deadline_s: float) -> tuple[int, bytes]:
         while True:
             if self._native:
-                limit_bytes = 0 if reader.pending_bytes else reader.limit_bytes
-                data = native.exchange(self._sock.fileno(), frame, deadline_s, limit_bytes)
-                frame = b""
+                limit_bytes = 0 if self.reader.pending else self.reader.limit_bytes
+                came = native.exchange(self._fd, 0, b"", deadline_s, limit_bytes)
             else:
                 self._limit(deadline_s)
-                data = self._sock.recv(RECEIVE_BYTES)
-            if not data:
-                raise ConnectionResetError("the server closed the connection")
-            self.heard = True
-            found = reader.whole(data)
+                came = self._sock.recv(RECEIVE_BYTES)
+            if isinstance(came, tuple):
+                self.heard = True
+                return came
+            found = self._feed(came)
             if found is not None:
                 return found
-            self._frames.extend(reader.feed(data))
-            if self._frames:
-                return self._frames.popleft()
+
+    def _feed(self, data: bytes) -> tuple[int, bytes] | None:
+        """The first frame that these bytes complete; the others are kept for later."""
+        if not data:
+            raise ConnectionResetError("the server closed the connection")
+        self.heard = True
+        found = self.reader.whole(data)
+        if found is not None:
+            return found
+        self._frames.extend(self.reader.feed(data))
+        return self._frames.popleft() if self._frames else None
 
     def _limit(self, deadline_s: float) -> None:
         """Has the next step on the socket end by then."""
@@ -89,7 +100,7 @@ class Wire:
 
     def fileno(self) -> int:
         """Of the socket, for who waits for several."""
-        return self._sock.fileno()
+        return self._fd
 
     def interrupt(self) -> None:
         """Makes a step that another thread has under way fail soon."""
@@ -97,4 +108,5 @@ class Wire:
 
     def close(self) -> None:
         """Closes the socket."""
+        self._fd = -1  # before the number is another one's
         self._sock.close()

@@ -21,6 +21,8 @@ from moonpool.store_client import native
 from moonpool.store_client.rpc import wire as wire_module
 from moonpool.store_client.rpc.wire import Wire
 
+QUESTION = encode_frame(9, b"question")
+
 needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
 
 
@@ -57,14 +59,14 @@ def test_frames_come_whole_however_they_are_cut(
     edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
 
     def answer() -> None:
-        assert theirs.recv(100) == b"question"
+        assert theirs.recv(100) == QUESTION
         for first, end in itertools.pairwise(edges):
             theirs.sendall(stream[first:end])
 
     thread = threading.Thread(target=answer)
     thread.start()
     try:
-        found = [wire.exchange(b"question", soon())]
+        found = [wire.exchange(9, b"question", soon())]
         found += [wire.receive(soon()) for _ in frames[1:]]
     finally:
         thread.join()
@@ -75,9 +77,9 @@ def test_frames_come_whole_however_they_are_cut(
 def test_what_came_before_is_not_lost_when_the_next_frame_goes_out(ends: tuple[Wire, socket.socket]) -> None:
     wire, theirs = ends
     theirs.sendall(encode_frame(1, b"a") + encode_frame(2, b"b") + encode_frame(3, b"c")[:9])
-    assert wire.exchange(b"x", soon()) == (1, b"a")
-    assert wire.exchange(b"y", soon()) == (2, b"b")
-    assert theirs.recv(10) == b"xy"
+    assert wire.exchange(7, b"x", soon()) == (1, b"a")
+    assert wire.exchange(8, b"y", soon()) == (2, b"b")
+    assert theirs.recv(100) == encode_frame(7, b"x") + encode_frame(8, b"y")
     theirs.sendall(encode_frame(3, b"c")[9:])
     assert wire.receive(soon()) == (3, b"c")
 
@@ -96,7 +98,7 @@ def test_an_end_in_the_middle_is_an_error(ends: tuple[Wire, socket.socket], part
     theirs.sendall(part)
     theirs.shutdown(socket.SHUT_WR)
     with pytest.raises(ConnectionError):
-        wire.exchange(b"question", soon())
+        wire.exchange(9, b"question", soon())
     assert wire.heard is bool(part), "who has heard nothing may ask again elsewhere"
 
 
@@ -106,25 +108,27 @@ def test_a_deadline_ends_the_wait(ends: tuple[Wire, socket.socket], part: bytes)
     theirs.sendall(part)
     start_s = time.monotonic()
     with pytest.raises(TimeoutError):
-        wire.exchange(b"question", start_s + 0.05)
+        wire.exchange(9, b"question", start_s + 0.05)
     assert 0.05 <= time.monotonic() - start_s < at_most(0.05)
     with pytest.raises(TimeoutError):
-        wire.exchange(b"never", start_s)
-    assert theirs.recv(100) == b"question"
+        wire.exchange(10, b"never", start_s)
+    assert theirs.recv(100) == QUESTION
 
 
 def test_who_does_not_read_costs_the_deadline(ends: tuple[Wire, socket.socket]) -> None:
     wire, theirs = ends
     with pytest.raises(TimeoutError):
-        wire.send(bytes(8 << 20), time.monotonic() + 0.05)
+        wire.send(1, bytes(8 << 20), time.monotonic() + 0.05)
     with pytest.raises(TimeoutError):
-        wire.exchange(bytes(8 << 20), time.monotonic() + 0.05)
+        wire.exchange(2, bytes(8 << 20), time.monotonic() + 0.05)
     assert theirs.recv(1)
 
 
-def test_what_is_large_goes_out_while_it_is_read(ends: tuple[Wire, socket.socket]) -> None:
+@pytest.mark.parametrize("size_bytes", [1, 4096, 4097, 3 << 20])
+def test_what_goes_out_is_one_frame_however_large(ends: tuple[Wire, socket.socket], size_bytes: int) -> None:
+    """Small bodies are copied behind their prefix, large ones sent from where they lie, and read meanwhile."""
     wire, theirs = ends
-    body = os.urandom(3 << 20)
+    body = os.urandom(size_bytes)
 
     def echo() -> None:
         with theirs.makefile("rb") as stream:
@@ -132,7 +136,7 @@ def test_what_is_large_goes_out_while_it_is_read(ends: tuple[Wire, socket.socket
 
     thread = threading.Thread(target=echo)
     thread.start()
-    assert wire.exchange(encode_frame(5, body), soon()) == (5, body)
+    assert wire.exchange(5, body, soon()) == (5, body)
     thread.join()
 
 
@@ -140,7 +144,7 @@ def test_another_thread_ends_the_wait(ends: tuple[Wire, socket.socket]) -> None:
     wire, _ = ends
     threading.Timer(0.05, wire.interrupt).start()
     with pytest.raises(ConnectionError):
-        wire.exchange(b"question", soon())
+        wire.exchange(9, b"question", soon())
 
 
 def test_signals_are_served_while_it_waits(ends: tuple[Wire, socket.socket]) -> None:
@@ -166,8 +170,8 @@ def test_signals_are_served_while_it_waits(ends: tuple[Wire, socket.socket]) -> 
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            wire.exchange(b"question", soon())
+            wire.exchange(9, b"question", soon())
     finally:
         thread.join()
         signal.signal(signal.SIGUSR1, before)
-    assert theirs.recv(100) == b"question", "sent once"
+    assert theirs.recv(100) == QUESTION, "sent once"
