@@ -35,6 +35,17 @@ def exchange_lanes(
     deadline_s: float,
     /,
 ) -> list[tuple[int, bool, bytes]]: ...
+def read_lane(
+    fd: int,
+    idle: bool,
+    frame: bytes,
+    columns: tuple[Any, Any, Any, Any, Any, Any, Any],
+    keyspace: int,
+    rank: int,
+    missing: int,
+    deadline_s: float,
+    /,
+) -> tuple[int, bool, bytes, bytearray, bytes | None]: ...
 def serve_reads(
     fd: int,
     layout: Any,

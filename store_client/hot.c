@@ -275,6 +275,7 @@ static PyMethodDef methods[] = {
     {"read_slots", hot_read_slots, METH_VARARGS, NULL},
     {"fill_slots", hot_fill_slots, METH_VARARGS, NULL},
     {"exchange_lanes", hot_exchange_lanes, METH_VARARGS, NULL},
+    {"read_lane", hot_read_lane, METH_VARARGS, NULL},
     {"serve_reads", hot_serve_reads, METH_VARARGS, NULL},
     {"swap", hot_swap, METH_VARARGS, NULL},
     {"name_slots", hot_name_slots, METH_VARARGS, NULL},

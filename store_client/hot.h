@@ -36,6 +36,7 @@ PyObject *hot_fill_slots(PyObject *self, PyObject *arguments);
 PyObject *hot_exchange(PyObject *self, PyObject *arguments);
 PyObject *hot_send(PyObject *self, PyObject *arguments);
 PyObject *hot_exchange_lanes(PyObject *self, PyObject *arguments);
+PyObject *hot_read_lane(PyObject *self, PyObject *arguments);
 PyObject *hot_serve_reads(PyObject *self, PyObject *arguments);
 PyObject *hot_swap(PyObject *self, PyObject *arguments);
 PyObject *hot_gather(PyObject *self, PyObject *arguments);

@@ -2,75 +2,35 @@
  * transports/lane.py does on one. Bytes from the wire go into the pieces, and nowhere else.
  */
 #define _GNU_SOURCE
-#include "hot.h"
+#include "hot_lanes.h"
+#include "hot_frames.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #define LANES_MAX 64
 #define PLACES_PER_CALL 1024 /* the kernel's IOV_MAX */
 #define REPLY_BYTES 4096     /* of a reply that is Python's to read; more may follow */
-#define PREFIX_BYTES 8
 #define HEADER_BYTES 128
 
-/* Of all lanes: one entry an object (offsets: one more), one a piece. Headers of a lane's objects that came lie one
- * after the other from its first object's on. */
-enum { OFFSETS, ADDRESSES, SIZES, STATUSES, HEADERS, COLUMNS };
 enum { SENDING, REPLYING, FILLING, OVER };
 
-/* Outcomes beside errno: what native.py calls LANE_OTHER and LANE_STALE. */
-#define OTHER (-1)
-#define STALE (-2)
+LaneGroup *hot_new_lanes(Py_ssize_t count) {
+    LaneGroup *group = calloc(1, sizeof *group + (size_t)count * sizeof(Lane));
+    if (group == NULL)
+        PyErr_NoMemory();
+    return group;
+}
 
-typedef struct {
-    int fd, idle, state, outcome, started;
-    Py_buffer frame, head; /* the request; what comes before the statuses of its answer, empty for a put */
-    Py_ssize_t first, count;
-    struct iovec *places; /* what is sent, then what is filled */
-    size_t place, place_count;
-    char *reply;
-    size_t reply_bytes, taken;
-} Lane;
-
-typedef struct {
-    Py_buffer views[COLUMNS];
-    int viewed, count;
-    Lane lanes[LANES_MAX];
-} Group;
-
-static void release(Group *group) {
-    while (group->viewed)
-        PyBuffer_Release(&group->views[--group->viewed]);
+void hot_free_lanes(LaneGroup *group) {
     while (group->count) {
         Lane *lane = &group->lanes[--group->count];
-        PyBuffer_Release(&lane->frame);
-        PyBuffer_Release(&lane->head);
         free(lane->places);
         free(lane->reply);
     }
     free(group);
-}
-
-/* -1 and an exception where the columns don't fit each other. */
-static int take_columns(Group *group, PyObject *const *objects) {
-    for (int i = 0; i < COLUMNS; i++, group->viewed++) {
-        int flags = PyBUF_C_CONTIGUOUS | (i >= STATUSES ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(objects[i], &group->views[i], flags) < 0)
-            return -1;
-    }
-    Py_buffer *views = group->views;
-    Py_ssize_t count = views[OFFSETS].len / 8 - 1, pieces = views[SIZES].len / 8;
-    const int64_t *offsets = views[OFFSETS].buf;
-    int fit = count >= 0 && views[ADDRESSES].len == views[SIZES].len && views[STATUSES].len == count &&
-              views[HEADERS].len == HEADER_BYTES * count && offsets[0] == 0 && offsets[count] == pieces;
-    for (Py_ssize_t i = 0; fit && i < count; i++)
-        fit = offsets[i] <= offsets[i + 1] && offsets[i + 1] <= pieces;
-    if (!fit)
-        PyErr_SetString(PyExc_ValueError, "columns that don't fit each other");
-    return fit ? 0 : -1;
 }
 
 static void add_place(Lane *lane, uint64_t address, uint64_t size) {
@@ -81,37 +41,23 @@ static void add_place(Lane *lane, uint64_t address, uint64_t size) {
         lane->places[lane->place_count++] = (struct iovec){(void *)(uintptr_t)address, size};
 }
 
-static void add_object(const Group *group, Lane *lane, Py_ssize_t object) {
-    const int64_t *offsets = group->views[OFFSETS].buf;
-    const uint64_t *addresses = group->views[ADDRESSES].buf, *sizes = group->views[SIZES].buf;
-    for (int64_t i = offsets[object]; i < offsets[object + 1]; i++)
-        add_place(lane, addresses[i], sizes[i]);
+static void add_object(const LaneGroup *group, Lane *lane, Py_ssize_t object) {
+    for (int64_t i = group->offsets[object]; i < group->offsets[object + 1]; i++)
+        add_place(lane, group->addresses[i], group->sizes[i]);
 }
 
-/* One lane's tuple; -1 and an exception where it is none. */
-static int take_lane(Group *group, PyObject *arguments) {
-    Lane *lane = &group->lanes[group->count];
-    *lane = (Lane){.state = SENDING};
-    if (!PyArg_ParseTuple(arguments, "ipy*y*nn", &lane->fd, &lane->idle, &lane->frame, &lane->head, &lane->first, &lane->count))
-        return -1;
-    group->count++;
-    Py_ssize_t objects = group->views[STATUSES].len;
-    if (lane->first < 0 || lane->count < 0 || lane->first > objects - lane->count ||
-        (lane->head.len && lane->head.len < PREFIX_BYTES)) {
-        PyErr_SetString(PyExc_ValueError, "a lane whose objects don't lie in the columns");
-        return -1;
-    }
-    const int64_t *offsets = group->views[OFFSETS].buf;
-    int64_t pieces = offsets[lane->first + lane->count] - offsets[lane->first];
-    lane->reply_bytes = lane->head.len ? (size_t)(lane->head.len + lane->count) : REPLY_BYTES;
+int hot_ready_lane(LaneGroup *group) {
+    Lane *lane = &group->lanes[group->count++];
+    int64_t pieces = group->offsets[lane->first + lane->count] - group->offsets[lane->first];
+    lane->reply_bytes = lane->head_bytes ? lane->head_bytes + (size_t)lane->count : REPLY_BYTES;
     lane->places = malloc(sizeof *lane->places * (size_t)(pieces + 2));
     lane->reply = malloc(lane->reply_bytes);
     if (lane->places == NULL || lane->reply == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    add_place(lane, (uint64_t)(uintptr_t)lane->frame.buf, (uint64_t)lane->frame.len);
-    for (Py_ssize_t i = 0; !lane->head.len && i < lane->count; i++)
+    add_place(lane, (uint64_t)(uintptr_t)lane->frame, lane->frame_bytes);
+    for (Py_ssize_t i = 0; !lane->head_bytes && i < lane->count; i++)
         add_object(group, lane, lane->first + i);
     return 0;
 }
@@ -122,8 +68,8 @@ static void end(Lane *lane, int outcome) {
 }
 
 /* All statuses are there: from now on payloads of those objects that are OK come, then their headers. */
-static void begin_filling(const Group *group, Lane *lane) {
-    const char *statuses = lane->reply + lane->head.len;
+static void begin_filling(const LaneGroup *group, Lane *lane) {
+    const char *statuses = lane->reply + lane->head_bytes;
     uint64_t sent = 0;
     lane->place = lane->place_count = 0;
     for (Py_ssize_t i = 0; i < lane->count; i++)
@@ -131,26 +77,25 @@ static void begin_filling(const Group *group, Lane *lane) {
             add_object(group, lane, lane->first + i);
             sent++;
         }
-    uint64_t headers = (uint64_t)(uintptr_t)group->views[HEADERS].buf + HEADER_BYTES * (uint64_t)lane->first;
-    add_place(lane, headers, HEADER_BYTES * sent);
+    add_place(lane, (uint64_t)(uintptr_t)group->headers + HEADER_BYTES * (uint64_t)lane->first, HEADER_BYTES * sent);
     lane->state = FILLING;
 }
 
 /* Looks at what has come of the reply. Whatever isn't the answer that was hoped for is left to Python. */
-static void look_at_reply(const Group *group, Lane *lane) {
-    const char *head = lane->head.buf;
-    size_t known = (size_t)lane->head.len;
+static void look_at_reply(const LaneGroup *group, Lane *lane) {
+    const char *head = lane->head;
+    size_t known = lane->head_bytes;
     int other = !known || (lane->taken >= 4 && memcmp(lane->reply, head, 4));
     if (!other && lane->taken < lane->reply_bytes)
         return;
-    if (other || memcmp(lane->reply + PREFIX_BYTES, head + PREFIX_BYTES, known - PREFIX_BYTES))
-        end(lane, OTHER);
+    if (other || memcmp(lane->reply + FRAME_PREFIX_BYTES, head + FRAME_PREFIX_BYTES, known - FRAME_PREFIX_BYTES))
+        end(lane, LANE_OTHER);
     else
         begin_filling(group, lane);
 }
 
 /* `moved` bytes of the places are done. */
-static void go_on(const Group *group, Lane *lane, size_t moved) {
+static void go_on(const LaneGroup *group, Lane *lane, size_t moved) {
     while (lane->place < lane->place_count && moved >= lane->places[lane->place].iov_len)
         moved -= lane->places[lane->place++].iov_len;
     if (lane->place < lane->place_count) {
@@ -159,13 +104,13 @@ static void go_on(const Group *group, Lane *lane, size_t moved) {
     } else if (lane->state == SENDING)
         lane->state = REPLYING;
     else {
-        memcpy((char *)group->views[STATUSES].buf + lane->first, lane->reply + lane->head.len, (size_t)lane->count);
+        memcpy(group->statuses + lane->first, lane->reply + lane->head_bytes, (size_t)lane->count);
         end(lane, 0);
     }
 }
 
-/* One call to the kernel. 0 where it would have to wait. */
-static int step(const Group *group, Lane *lane) {
+/* One call to the kernel. 0 where it would have to wait, or will: no answer is there when the request has just gone. */
+static int step(const LaneGroup *group, Lane *lane) {
     struct msghdr message = {.msg_iov = lane->places + lane->place, .msg_iovlen = lane->place_count - lane->place};
     if (message.msg_iovlen > PLACES_PER_CALL)
         message.msg_iovlen = PLACES_PER_CALL;
@@ -186,13 +131,14 @@ static int step(const Group *group, Lane *lane) {
     if (lane->state == REPLYING) {
         lane->taken += (size_t)moved;
         look_at_reply(group, lane);
-    } else
-        go_on(group, lane, (size_t)moved);
-    return 1;
+        return 1;
+    }
+    go_on(group, lane, (size_t)moved);
+    return lane->state != REPLYING;
 }
 
 /* Sleeps until a lane can go on. Returns what poll does. */
-static int wait_for(const Group *group, double left_s) {
+static int wait_for(const LaneGroup *group, double left_s) {
     struct pollfd polls[LANES_MAX];
     nfds_t count = 0;
     for (int i = 0; i < group->count; i++) {
@@ -205,7 +151,7 @@ static int wait_for(const Group *group, double left_s) {
 }
 
 /* Until all lanes are over, or a signal has come: then -1. */
-static int run(Group *group, double deadline_s) {
+static int run(LaneGroup *group, double deadline_s) {
     for (;;) {
         int open = 0, moved = 0;
         for (int i = 0; i < group->count; i++)
@@ -225,20 +171,87 @@ static int run(Group *group, double deadline_s) {
 }
 
 /* Lanes that lay idle, and that the node has closed meanwhile, or said something unasked on. */
-static void leave_stale(Group *group) {
+static void leave_stale(LaneGroup *group) {
     for (int i = 0; i < group->count; i++) {
         struct pollfd look = {.fd = group->lanes[i].fd, .events = POLLIN};
         if (group->lanes[i].idle && poll(&look, 1, 0) > 0)
-            end(&group->lanes[i], STALE);
+            end(&group->lanes[i], LANE_STALE);
     }
 }
 
-static PyObject *outcomes(const Group *group) {
+int hot_run_lanes(LaneGroup *group, double deadline_s) {
+    leave_stale(group);
+    for (int over = 0; !over;) {
+        PyThreadState *thread = PyEval_SaveThread();
+        over = run(group, deadline_s) == 0;
+        PyEval_RestoreThread(thread);
+        if (!over && PyErr_CheckSignals() < 0)
+            return -1;
+    }
+    return 0;
+}
+
+PyObject *hot_lane_taken(const Lane *lane) {
+    return PyBytes_FromStringAndSize(lane->reply, lane->outcome == LANE_OTHER ? (Py_ssize_t)lane->taken : 0);
+}
+
+/* ------------------------------------------------------------------ several lanes, as Python describes them */
+
+enum { OFFSETS, ADDRESSES, SIZES, STATUSES, HEADERS, COLUMNS };
+
+typedef struct {
+    Py_buffer views[COLUMNS + 2 * LANES_MAX]; /* columns; request and answer's head of each lane */
+    int viewed;
+    LaneGroup *group;
+} Call;
+
+/* -1 and an exception where the columns don't fit each other. */
+static int take_columns(Call *call, PyObject *const *objects) {
+    for (int i = 0; i < COLUMNS; i++, call->viewed++) {
+        int flags = PyBUF_C_CONTIGUOUS | (i >= STATUSES ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(objects[i], &call->views[i], flags) < 0)
+            return -1;
+    }
+    Py_buffer *views = call->views;
+    Py_ssize_t count = views[OFFSETS].len / 8 - 1, pieces = views[SIZES].len / 8;
+    const int64_t *offsets = views[OFFSETS].buf;
+    int fit = count >= 0 && views[ADDRESSES].len == views[SIZES].len && views[STATUSES].len == count &&
+              views[HEADERS].len == HEADER_BYTES * count && offsets[0] == 0 && offsets[count] == pieces;
+    for (Py_ssize_t i = 0; fit && i < count; i++)
+        fit = offsets[i] <= offsets[i + 1] && offsets[i + 1] <= pieces;
+    if (!fit) {
+        PyErr_SetString(PyExc_ValueError, "columns that don't fit each other");
+        return -1;
+    }
+    LaneGroup *group = call->group;
+    group->offsets = offsets, group->addresses = views[ADDRESSES].buf, group->sizes = views[SIZES].buf;
+    group->statuses = views[STATUSES].buf, group->headers = views[HEADERS].buf;
+    return 0;
+}
+
+/* One lane's tuple; -1 and an exception where it is none. */
+static int take_lane(Call *call, PyObject *arguments) {
+    Lane *lane = &call->group->lanes[call->group->count];
+    Py_buffer *frame = &call->views[call->viewed], *head = frame + 1;
+    if (!PyArg_ParseTuple(arguments, "ipy*y*nn", &lane->fd, &lane->idle, frame, head, &lane->first, &lane->count))
+        return -1;
+    call->viewed += 2;
+    lane->frame = frame->buf, lane->frame_bytes = (size_t)frame->len;
+    lane->head = head->buf, lane->head_bytes = (size_t)head->len;
+    Py_ssize_t objects = call->views[STATUSES].len;
+    if (lane->first < 0 || lane->count < 0 || lane->first > objects - lane->count ||
+        (head->len && head->len < FRAME_PREFIX_BYTES)) {
+        PyErr_SetString(PyExc_ValueError, "a lane whose objects don't lie in the columns");
+        return -1;
+    }
+    return hot_ready_lane(call->group);
+}
+
+static PyObject *outcomes(const LaneGroup *group) {
     PyObject *list = PyList_New(group->count);
     for (int i = 0; list && i < group->count; i++) {
         const Lane *lane = &group->lanes[i];
-        Py_ssize_t taken = lane->outcome == OTHER ? (Py_ssize_t)lane->taken : 0;
-        PyObject *outcome = Py_BuildValue("iNy#", lane->outcome, PyBool_FromLong(lane->started), lane->reply, taken);
+        PyObject *outcome = Py_BuildValue("iNN", lane->outcome, PyBool_FromLong(lane->started), hot_lane_taken(lane));
         if (outcome == NULL || PyList_SetItem(list, i, outcome) < 0)
             Py_CLEAR(list);
     }
@@ -251,26 +264,21 @@ PyObject *hot_exchange_lanes(PyObject *self, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "(OOOOO)O!d", &columns[0], &columns[1], &columns[2], &columns[3], &columns[4],
                           &PyList_Type, &lanes, &deadline_s))
         return NULL;
-    Group *group = calloc(1, sizeof *group);
-    if (group == NULL)
-        return PyErr_NoMemory();
-    int good = take_columns(group, columns) == 0;
     Py_ssize_t count = PyList_Size(lanes);
-    if (good && count > LANES_MAX) {
+    if (count > LANES_MAX) {
         PyErr_SetString(PyExc_ValueError, "too many lanes");
-        good = 0;
+        return NULL;
     }
+    Call call = {.group = hot_new_lanes(count)};
+    if (call.group == NULL)
+        return NULL;
+    int good = take_columns(&call, columns) == 0;
     for (Py_ssize_t i = 0; good && i < count; i++)
-        good = take_lane(group, PyList_GetItem(lanes, i)) == 0;
-    if (good)
-        leave_stale(group);
-    for (int over = 0; good && !over;) {
-        PyThreadState *thread = PyEval_SaveThread();
-        over = run(group, deadline_s) == 0;
-        PyEval_RestoreThread(thread);
-        good = over || PyErr_CheckSignals() == 0;
-    }
-    PyObject *answer = good ? outcomes(group) : NULL;
-    release(group);
+        good = take_lane(&call, PyList_GetItem(lanes, i)) == 0;
+    good = good && hot_run_lanes(call.group, deadline_s) == 0;
+    PyObject *answer = good ? outcomes(call.group) : NULL;
+    hot_free_lanes(call.group);
+    while (call.viewed)
+        PyBuffer_Release(&call.views[--call.viewed]);
     return answer;
 }

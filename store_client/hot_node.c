@@ -3,6 +3,7 @@
  */
 #define _GNU_SOURCE
 #include "hot.h"
+#include "hot_frames.h"
 #include "hot_slots.h"
 #include <errno.h>
 #include <poll.h>
@@ -15,7 +16,6 @@
 
 #define PIECES_PER_CALL 1024 /* the kernel's IOV_MAX */
 #define OBJECTS_MAX 1024 /* of one request; the few larger ones are Python's */
-#define PREFIX_BYTES 8
 #define FRAME_BYTES_MAX (64 + 20 * OBJECTS_MAX)
 #define PEEK_BYTES 1024 /* at first: more would be payload that a write brings along */
 #define STATUS_OK 0
@@ -29,10 +29,6 @@ enum { TURN, BYTES_READ, CELLS };
 #define PYTHONS (-1)
 #define IDLE (-2)
 #define RETIRED (-3)
-
-static const char REQUEST[] = "\x94\xa8LaneRead"; /* schemas/messages.py: the tag and three columns */
-static const char ANSWER[] = "\x92\xa8LaneData";
-#define TAG_BYTES (sizeof REQUEST - 1)
 
 typedef struct {
     const Layout *layout;
@@ -80,7 +76,7 @@ static const char *byte_string(const char **at, const char *end, uint64_t *bytes
 
 /* Whether `frame` holds a LaneRead and nothing else. */
 static int parse(Lane *lane) {
-    const char *at = lane->frame + PREFIX_BYTES + TAG_BYTES, *end = lane->frame + lane->frame_bytes;
+    const char *at = lane->frame + FRAME_PREFIX_BYTES + LANE_TAG_BYTES, *end = lane->frame + lane->frame_bytes;
     uint64_t slots, generations, lengths;
     lane->slots = byte_string(&at, end, &slots);
     lane->generations = lane->slots ? byte_string(&at, end, &generations) : NULL;
@@ -95,10 +91,10 @@ static int parse(Lane *lane) {
 /* Looks at the next request where it lies, in the socket. Whether it is one that can be answered here. */
 static int peek(Lane *lane) {
     ssize_t there = recv(lane->fd, lane->frame, PEEK_BYTES, MSG_PEEK | MSG_DONTWAIT);
-    if (there < (ssize_t)(PREFIX_BYTES + TAG_BYTES) || memcmp(lane->frame + PREFIX_BYTES, REQUEST, TAG_BYTES))
+    if (there < (ssize_t)(FRAME_PREFIX_BYTES + LANE_TAG_BYTES) || memcmp(lane->frame + FRAME_PREFIX_BYTES, LANE_READ, LANE_TAG_BYTES))
         return 0;
     lane->frame_bytes = 4 + (size_t)load_u32(lane->frame, 0);
-    if (lane->frame_bytes < PREFIX_BYTES + TAG_BYTES || lane->frame_bytes > FRAME_BYTES_MAX)
+    if (lane->frame_bytes < FRAME_PREFIX_BYTES + LANE_TAG_BYTES || lane->frame_bytes > FRAME_BYTES_MAX)
         return 0;
     if ((size_t)there < lane->frame_bytes) /* the rest is on its way, or else the socket's pause ends this */
         there = recv(lane->fd, lane->frame, lane->frame_bytes, MSG_PEEK | MSG_WAITALL);
@@ -107,19 +103,9 @@ static int peek(Lane *lane) {
 
 /* Writes the frame of the answer but for its statuses. */
 static void begin_reply(Lane *lane) {
-    char *at = lane->reply + PREFIX_BYTES;
-    memcpy(at, ANSWER, sizeof ANSWER - 1);
-    at += sizeof ANSWER - 1;
-    if (lane->count < 256)
-        *at++ = (char)0xc4;
-    else {
-        *at++ = (char)0xc5;
-        *at++ = (char)(lane->count >> 8);
-    }
-    *at++ = (char)lane->count;
-    lane->statuses = at;
-    uint32_t prefix[2] = {(uint32_t)(at + lane->count - lane->reply) - 4, lane->id};
-    memcpy(lane->reply, prefix, sizeof prefix);
+    memcpy(lane->reply + FRAME_PREFIX_BYTES, LANE_DATA, LANE_TAG_BYTES);
+    lane->statuses = hot_bin_head(lane->reply + FRAME_PREFIX_BYTES + LANE_TAG_BYTES, lane->count);
+    hot_frame_prefix(lane->reply, (size_t)(lane->statuses + lane->count - lane->reply), lane->id);
 }
 
 /* Finds what is there, as node/lane.py does. No lock: headers are looked at again, and by the reader, behind the payload. */

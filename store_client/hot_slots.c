@@ -156,6 +156,18 @@ static void release(Columns *columns) {
         PyBuffer_Release(&columns->views[--columns->count]);
 }
 
+int hot_pieces_fit(const int64_t *offsets, const uint64_t *lengths, int64_t objects, const uint64_t *sizes, int64_t pieces) {
+    int fit = offsets[0] == 0 && offsets[objects] == pieces;
+    for (int64_t i = 0; fit && i < objects; i++) {
+        uint64_t length = 0;
+        fit = offsets[i] <= offsets[i + 1] && offsets[i + 1] <= pieces;
+        for (int64_t piece = offsets[i]; fit && piece < offsets[i + 1]; length += sizes[piece++])
+            fit = sizes[piece] <= lengths[i] - length; /* a sum that wraps around could come out right */
+        fit = fit && length == lengths[i];
+    }
+    return fit;
+}
+
 /* Takes the first `count` columns; -1 and an exception where they don't fit each other. */
 static int take(Columns *columns, PyObject *const *objects, int count) {
     columns->count = 0;
@@ -172,18 +184,7 @@ static int take(Columns *columns, PyObject *const *objects, int count) {
               views[OFFSETS].len == 8 * (n + 1);
     for (int i = GENERATIONS; i < count; i++)
         fit = fit && (i == HASHES ? views[i].itemsize <= 32 && views[i].len == views[i].itemsize * n : views[i].len == 8 * n);
-    if (fit) { /* pieces in order, and each object as long as its pieces */
-        const int64_t *offsets = views[OFFSETS].buf;
-        const uint64_t *lengths = views[LENGTHS].buf, *sizes = views[SIZES].buf;
-        fit = offsets[0] == 0 && offsets[n] == pieces;
-        for (Py_ssize_t i = 0; fit && i < n; i++) {
-            uint64_t length = 0;
-            fit = offsets[i] <= offsets[i + 1] && offsets[i + 1] <= pieces;
-            for (int64_t piece = offsets[i]; fit && piece < offsets[i + 1]; length += sizes[piece++])
-                fit = sizes[piece] <= lengths[i] - length; /* a sum that wraps around could come out right */
-            fit = fit && length == lengths[i];
-        }
-    }
+    fit = fit && hot_pieces_fit(views[OFFSETS].buf, views[LENGTHS].buf, n, views[SIZES].buf, pieces);
     if (fit)
         return 0;
     release(columns);
@@ -240,7 +241,6 @@ PyObject *hot_read_slots(PyObject *self, PyObject *arguments) {
     const uint64_t *lengths = columns.views[LENGTHS].buf, *generations = columns.views[GENERATIONS].buf;
     uint64_t *starts = (uint64_t *)(void *)PyBytes_AsString(starts_bytes);
     uint64_t *checksums = (uint64_t *)(void *)PyBytes_AsString(checksums_bytes), known = 0;
-    static const char zeros[32]; /* what a header has behind a shorter hash */
     size_t hash_bytes = (size_t)columns.views[HASHES].itemsize;
     for (Py_ssize_t i = 0; i < columns.objects; i++)
         starts[i] = hot_slot_address(layout, slots[i], lengths[i]);
@@ -252,10 +252,8 @@ PyObject *hot_read_slots(PyObject *self, PyObject *arguments) {
     char *status = PyByteArray_AsString(statuses);
     for (Py_ssize_t i = 0; i < columns.objects; i++) {
         const volatile Header *header = hot_header(layout, slots[i]);
-        int holds = starts[i] && header->word == (generations[i] | COMMITTED << GENERATION_BITS) &&
-                    header->keyspace == keyspace && header->rank == rank && header->length == lengths[i] &&
-                    !memcmp((const char *)header->block_hash, (const char *)columns.views[HASHES].buf + hash_bytes * i, hash_bytes) &&
-                    !memcmp((const char *)header->block_hash + hash_bytes, zeros, 32 - hash_bytes);
+        const char *hash = (const char *)columns.views[HASHES].buf + hash_bytes * (size_t)i;
+        int holds = starts[i] && hot_holds(header, (Asked){generations[i], keyspace, lengths[i], rank, hash, hash_bytes});
         status[i] = holds ? 0 : (char)missing;
         known |= checksums[i] = holds ? header->checksum : 0;
     }

@@ -3,6 +3,7 @@
 #define MOONPOOL_HOT_SLOTS_H
 
 #include <stdint.h>
+#include <string.h>
 
 /* schemas/header.py */
 typedef struct {
@@ -42,5 +43,25 @@ static inline const volatile Header *hot_header(const Layout *layout, uint32_t s
     uint64_t row = (slot >> SLOT_INDEX_BITS) * layout->headers_per_page + (slot & ((1 << SLOT_INDEX_BITS) - 1));
     return (const volatile Header *)(uintptr_t)layout->headers + row;
 }
+
+/* What a header has to say of an object's bytes (I3): schemas/header.py's holds. `hash` may be shorter than a header's,
+ * which has zeros behind it then. */
+typedef struct {
+    uint64_t generation, keyspace, length;
+    int rank;
+    const char *hash;
+    size_t hash_bytes;
+} Asked;
+
+static inline int hot_holds(const volatile Header *header, Asked asked) {
+    static const char zeros[32];
+    const char *hash = (const char *)header->block_hash;
+    return header->word == (asked.generation | COMMITTED << GENERATION_BITS) && header->keyspace == asked.keyspace &&
+           header->rank == asked.rank && header->length == asked.length && !memcmp(hash, asked.hash, asked.hash_bytes) &&
+           !memcmp(hash + asked.hash_bytes, zeros, sizeof zeros - asked.hash_bytes);
+}
+
+/* Whether the pieces of each object, sizes[offsets[i]] to sizes[offsets[i + 1]], lie in order and are as long as it. */
+int hot_pieces_fit(const int64_t *offsets, const uint64_t *lengths, int64_t objects, const uint64_t *sizes, int64_t pieces);
 
 #endif

@@ -51,6 +51,10 @@ LaneExchange = tuple[int, bool, bytes, bytes, int, int]
 """One lane's part of `exchange_lanes`: descriptor of its socket, whether it lay idle before, the request, the answer's
 frame as far as its statuses (empty: the objects' bytes are sent behind the request), first object, how many."""
 
+ReadColumns = tuple[U32, U64, U64, NDArray[np.bytes_], I64, U64, U64]
+"""Of the objects that are read: slots, generations, lengths and hashes (S32, or of fewer bytes); offsets, addresses and sizes
+of their pieces."""
+
 LANE_OTHER = -1
 """Something else was answered, and lies behind what was taken of it."""
 LANE_STALE = -2
@@ -235,6 +239,28 @@ def exchange_lanes(
     on. Returns for each lane how it ended (0, errno or one of LANE_), whether a byte of an answer had come, and the
     reply so far where it is LANE_OTHER. Only where HOT: Lane has the same in Python. Raises ValueError."""
     return _hot.exchange_lanes(columns, lanes, deadline_s)
+
+
+def read_lane(
+    fd: int,
+    idle: bool,
+    frame: bytes,
+    columns: ReadColumns,
+    keyspace: int,
+    rank: int,
+    deadline_s: float,
+) -> tuple[int, bool, bytes, U8, U64 | None]:
+    """Reads objects by one exchange on a plain lane: as `exchange_lanes` of one, from the request to what their headers say.
+    `frame`: the request, where it isn't just a LaneRead. Returns how it ended, whether a byte of an answer had come and the
+    reply where it is LANE_OTHER; where it ended with 0, a Status an object: OK only where its header, which came behind the
+    payload, holds what was asked for (I3), MISSING where it doesn't, else what the node said; and where a header of those that
+    are OK names one, the checksum of each object, 0 where none is known. Only where HOT: LaneReads has the same in Python.
+    Raises ValueError."""
+    code, started, taken, found, told = _hot.read_lane(
+        fd, idle, frame, columns, keyspace, rank, _MISSING, deadline_s
+    )
+    checksums = None if told is None else np.frombuffer(told, np.uint64)
+    return code, started, taken, np.frombuffer(found, np.uint8), checksums
 
 
 def serve_reads(

@@ -80,6 +80,11 @@ class Lane:
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))
 
+    @property
+    def traced(self) -> bool:
+        """Whether a request of now would carry a trace."""
+        return self._traces and bool(traceparent.get())
+
     def read(self, request: LaneRead, into: Fragments, deadline_s: float) -> tuple[U8, Headers]:
         """Statuses of all objects, and the headers of those that are OK, whose pieces have been filled."""
         return self._take_data(

@@ -57,7 +57,11 @@ class LanePool:
         """Whether one thread can serve several lanes at once."""
         self._hello = hello
         self._size_max = size_max
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(
+            self._lock
+        )  # somebody gave a lane back, and somebody waits for one
+        self._waiting = 0
         self._free: list[Lane] = []
         self._busy: list[Lane] = []
         self._taken = 0
@@ -115,7 +119,7 @@ class LanePool:
 
     def close(self) -> None:
         """Exchanges under way fail soon."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             free, self._free = self._free, []
             for lane in self._busy:
@@ -190,32 +194,34 @@ class LanePool:
             lanes = [self._lend(self._take(deadline_s, look=False), deadline_s)]
         except OSError as error:
             raise self._explain(error, start_s) from error
+        if count == 1:
+            return lanes
         with suppress(OSError, MoonpoolError):
             while len(lanes) < count:
                 lanes.append(self._lend(self._take(0.0, look=False), deadline_s))
         return lanes
 
     def _lend(self, idle: Lane | None, deadline_s: float) -> Borrowed:
-        """The lane that was taken, or a fresh one. Raises OSError, MoonpoolError: it was given back then."""
-        lane = idle
+        """The lane that was taken, or a fresh one. Raises OSError, MoonpoolError: its room was given back then."""
+        if idle is not None:
+            return idle, True
+        lane: Lane | None = None
         try:
-            lane = lane or Lane(self.address, self._hello, deadline_s, self._credentials)
-            with self._changed:
+            lane = Lane(self.address, self._hello, deadline_s, self._credentials)
+            with self._lock:
                 if self._closed:
                     raise Closed(what=f"the lanes to {self.address}")
                 self._busy.append(lane)
         except BaseException:
             self._give_back(lane, False)
             raise
-        return lane, idle is not None
+        return lane, False
 
     def _take(self, deadline_s: float, *, fresh: bool = False, look: bool = True) -> Lane | None:
         """Room for a lane, and an idle one if there is one. `look`: one that still looks alive."""
-        with self._changed:
+        with self._lock:
             while self._taken >= self._size_max and not self._closed:
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0 or not self._changed.wait(left_s):
-                    raise TimeoutError("all lanes are busy")
+                self._wait(deadline_s)
             if self._closed:
                 raise Closed(what=f"the lanes to {self.address}")
             self._taken += 1
@@ -223,18 +229,30 @@ class LanePool:
             while idle:
                 lane = idle.pop()
                 if not fresh and not (look and lane.stale):
+                    self._busy.append(lane)
                     return lane
                 lane.close()
             return None
 
+    def _wait(self, deadline_s: float) -> None:
+        """Until a lane is given back, under the lock. Raises TimeoutError."""
+        left_s = deadline_s - time.monotonic()
+        self._waiting += 1
+        try:
+            if left_s <= 0 or not self._changed.wait(left_s):
+                raise TimeoutError("all lanes are busy")
+        finally:
+            self._waiting -= 1
+
     def _give_back(self, lane: Lane | None, healthy: bool) -> None:
-        with self._changed:
+        with self._lock:
             self._taken -= 1
             if lane in self._busy:
                 self._busy.remove(lane)
             keep = healthy and not self._closed and lane is not None
             if keep and lane is not None:
                 self._free.append(lane)
-            self._changed.notify()
+            if self._waiting:
+                self._changed.notify()
         if lane is not None and not keep:
             lane.close()

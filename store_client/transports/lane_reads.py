@@ -1,4 +1,4 @@
-"""A batch that is read over several lanes of one node at once, in shares."""
+"""Batches that are read over lanes of one node: in shares over several at once, or whole, by one exchange on one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.framing import encode_frame
-from moonpool.schemas.header import HEADER_BYTES, HEADER_DTYPE, Headers
+from moonpool.schemas.header import HEADER_BYTES, HEADER_DTYPE, Headers, keyspace_word
 from moonpool.schemas.messages import LaneData, LaneRead, Status, encode
-from moonpool.schemas.packed import U8, pack_u32, pack_u64
+from moonpool.schemas.packed import U8, U32, U64, pack_u32, pack_u64
 from moonpool.store_client import native
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.transports.base import ReadBatch
+from moonpool.store_client.transports.checksums import mismatches
 from moonpool.store_client.transports.lane import Lane, check_outcome
 from moonpool.store_client.transports.lane_pool import Borrowed, Share
 from moonpool.store_client.transports.proof import judge, sent_of
 
-_OK = np.uint8(Status.OK)
+_OK, _CORRUPT, _FAILED = np.uint8(Status.OK), np.uint8(Status.CORRUPT), np.uint8(Status.FAILED)
 
 
 class LaneReads:
@@ -61,12 +62,7 @@ class LaneReads:
 
     def _request(self, share: Share) -> LaneRead:
         batch, here = self.batch, slice(*share)
-        columns = (
-            pack_u32(batch.slots[here]),
-            pack_u64(batch.generations[here]),
-            pack_u64(batch.lengths[here]),
-        )
-        return LaneRead(*columns)
+        return _request(batch.slots[here], batch.generations[here], batch.lengths[here])
 
     def _into(self, share: Share) -> Fragments:
         into = self.batch.into
@@ -92,6 +88,66 @@ class LaneReads:
             headers = np.concatenate(parts) if parts else headers[:0]
         judge(self.statuses, sent, there, headers)
         return self.statuses
+
+
+class WholeRead:
+    """A batch that one exchange reads, by one call that looks at the headers too. Only where native.HOT."""
+
+    def __init__(self, batch: ReadBatch) -> None:
+        self._batch = batch
+        self._statuses: U8 | None = None
+
+    def statuses(self) -> U8:
+        """A Status an object: see LaneReads.judge. All FAILED where nothing came."""
+        if self._statuses is None:
+            return np.full(len(self._batch.slots), _FAILED)
+        return self._statuses
+
+    def alone(self, share: Share, deadline_s: float, lane: Lane) -> None:
+        """See Shared."""
+        self._read(lane, False, deadline_s)
+
+    def together(
+        self, lanes: Sequence[Borrowed], shares: Sequence[Share], deadline_s: float
+    ) -> list[Exception | None]:
+        """See Shared: one lane, and one share, which is all."""
+        try:
+            self._read(*lanes[0], deadline_s)
+        except (OSError, MoonpoolError) as error:
+            return [error]
+        return [None]
+
+    def _read(self, lane: Lane, idle: bool, deadline_s: float) -> None:
+        """Raises OSError, MoonpoolError."""
+        batch, into = self._batch, self._batch.into
+        frame = b""
+        if lane.traced:
+            frame = lane.frame(_request(batch.slots, batch.generations, batch.lengths))
+        columns = (
+            batch.slots,
+            batch.generations,
+            batch.lengths,
+            batch.hashes,
+            into.offsets,
+            into.addresses,
+            into.sizes,
+        )
+        word = keyspace_word(batch.keyspace)
+        code, lane.started, taken, statuses, told = native.read_lane(
+            lane.fileno(), idle, frame, columns, word, batch.rank, deadline_s
+        )
+        if code == native.LANE_OTHER:
+            statuses, headers = lane.finish_read(taken, into, deadline_s)
+            judge(statuses, *sent_of(batch, statuses), headers)
+        elif code:
+            check_outcome(code)
+        elif told is not None and batch.verify:
+            statuses[mismatches(into, told)] = _CORRUPT
+        self._statuses = statuses
+
+
+def _request(slots: U32, generations: U64, lengths: U64) -> LaneRead:
+    return LaneRead(pack_u32(slots), pack_u64(generations), pack_u64(lengths))
 
 
 @lru_cache(256)

@@ -44,10 +44,6 @@ class SmallDoor:
         self._spec_of = spec_of
         self._copier = HostCopier()
 
-    def takes(self, batch: ReadBatch) -> bool:
-        """Whether a read is small enough."""
-        return len(batch.slots) <= SMALL_OBJECTS and int(batch.lengths.sum()) <= SMALL_BYTES
-
     def write(self, batch: WriteBatch, deadline_s: float) -> U8:
         """Of a batch that `is_small`: a Status an object. Raises MoonpoolError."""
         return np.frombuffer(self.put(small_put(batch), deadline_s), dtype=np.uint8).copy()
@@ -86,6 +82,11 @@ class SmallDoor:
         start = np.uint64(address_of(np.frombuffer(payload, dtype=np.uint8)))
         places = start + np.cumsum(into.sizes, dtype=np.uint64) - into.sizes
         self._copier.to_engine(*coalesce(into.addresses, places, into.sizes))
+
+
+def is_small_read(count: int, size_bytes: int) -> bool:
+    """Whether so many objects may be read in one message."""
+    return count <= SMALL_OBJECTS and size_bytes <= SMALL_BYTES
 
 
 def is_small(batch: WriteBatch) -> bool:

@@ -22,9 +22,9 @@ from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.lane_pool import LanePool, Share
-from moonpool.store_client.transports.lane_reads import LaneReads
+from moonpool.store_client.transports.lane_reads import LaneReads, WholeRead
 from moonpool.store_client.transports.pieces import batches_of, split_evenly, total_bytes
-from moonpool.store_client.transports.small_door import SmallDoor, is_small
+from moonpool.store_client.transports.small_door import SmallDoor, is_small, is_small_read
 from moonpool.store_client.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -73,11 +73,15 @@ class TcpTransport:
 
     def read(self, batch: ReadBatch, deadline_s: float) -> U8:
         """See Transport."""
-        reads = LaneReads(batch)
+        count, size_bytes = len(batch.slots), total_bytes(batch.lengths)
         with self._gate:
-            if self.door is not None and self.door.takes(batch) and not self._lane_is_better():
-                self._guarded(partial(self._read_small, self.door, reads, deadline_s))
-                return reads.statuses
+            if self.door is not None and is_small_read(count, size_bytes) and not self._lane_is_better():
+                small = LaneReads(batch)
+                self._guarded(partial(self._read_small, self.door, small, deadline_s))
+                return small.statuses
+            if self._lanes.together and 0 < count <= EXCHANGE_OBJECTS and size_bytes < 2 * LANE_BYTES_MIN:
+                return self._read_whole(batch, deadline_s)
+            reads = LaneReads(batch)
             self._spread(self._read_tasks(reads, deadline_s), deadline_s)
         return reads.judge()
 
@@ -151,9 +155,20 @@ class TcpTransport:
     def _read_small(self, door: SmallDoor, reads: LaneReads, deadline_s: float) -> None:
         reads.statuses[:] = door.read(reads.batch, deadline_s)
 
-    def _read(self, reads: LaneReads, shares: Sequence[Share], at_once: int, deadline_s: float) -> None:
-        spec = self._spec_of(reads.batch.keyspace)
-        for error in self._lanes.exchange_all(reads, shares, spec, at_once, deadline_s):
+    def _read_whole(self, batch: ReadBatch, deadline_s: float) -> U8:
+        """What is one share for one lane."""
+        whole = WholeRead(batch)
+        try:
+            self._read(whole, [(0, len(batch.slots))], 1, deadline_s)
+        except MoonpoolError as error:
+            log.warning("transfer with %s failed: %s", self._peer, error)
+        return whole.statuses()
+
+    def _read(
+        self, reads: LaneReads | WholeRead, shares: Sequence[Share], at_once: int, deadline_s: float
+    ) -> None:
+        # Reads name no keyspace: no node refuses one that it doesn't know.
+        for error in self._lanes.exchange_all(reads, shares, None, at_once, deadline_s):
             log.warning("transfer with %s failed: %s", self._peer, error)
 
     def _write_one(self, batch: WriteBatch, deadline_s: float) -> U8:
