@@ -5,7 +5,7 @@
 #include "hot.h"
 #include <sys/uio.h>
 
-/* Outcomes beside errno: what native.py calls LANE_OTHER and LANE_STALE. */
+/* Outcomes beside errno: what native_lanes.py calls LANE_OTHER and LANE_STALE. */
 #define LANE_OTHER (-1)
 #define LANE_STALE (-2)
 

@@ -25,7 +25,7 @@
 enum { TURN, BYTES_READ, CELLS };
 #define BUSY 0
 
-/* Outcomes beside errno: what native.py calls LANE_PYTHONS, LANE_IDLE and LANE_RETIRED. */
+/* Outcomes beside errno: what native_lanes.py calls LANE_PYTHONS, LANE_IDLE and LANE_RETIRED. */
 #define PYTHONS (-1)
 #define IDLE (-2)
 #define RETIRED (-3)

@@ -42,7 +42,7 @@ from moonpool.schemas.messages import (
     encode,
 )
 from moonpool.schemas.packed import U32, U64, count_of, u32s, u64s
-from moonpool.store_client import native
+from moonpool.store_client import native, native_lanes
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import fence, words_of
 from moonpool.store_client.node.items import BLOCKS_MAX
@@ -193,13 +193,13 @@ class Lane:
         if self._layout is None or not plain or not self._access.holds(self._admission):
             return False
         limits = (BYTES_MAX, IDLE_S, STALL_S, BYTES_A_SECOND_MIN, until_s)
-        code = native.serve_reads(self._sock.fileno(), self._layout, self._turn.cells, *limits)
-        if code == native.LANE_PYTHONS:
+        code = native_lanes.serve_reads(self._sock.fileno(), self._layout, self._turn.cells, *limits)
+        if code == native_lanes.LANE_PYTHONS:
             return True
-        if code in (native.LANE_IDLE, errno.EAGAIN, errno.ETIMEDOUT):
-            what = "with a request" if code == native.LANE_IDLE else "by reading"
+        if code in (native_lanes.LANE_IDLE, errno.EAGAIN, errno.ETIMEDOUT):
+            what = "with a request" if code == native_lanes.LANE_IDLE else "by reading"
             raise DeadlineExceeded(peer=self._peer, what=what, timeout_s=STALL_S)
-        reason = "retired" if code == native.LANE_RETIRED else os.strerror(code)
+        reason = "retired" if code == native_lanes.LANE_RETIRED else os.strerror(code)
         raise RpcFailed(peer=self._peer, reason=reason)
 
     def _next(self, limit_bytes: int, timeout_s: float, idle_s: float = 0.0) -> tuple[int, Message]:

@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from moonpool.schemas.packed import U64
-from moonpool.store_client import native
+from moonpool.store_client import native, native_lanes
 
 _BUSY, _RETIRED = 0, 1
 """Values of the first cell; any other is the time (monotonic, ns) since when the lane is idle."""
@@ -59,7 +59,7 @@ class Turn:
         if expected <= _RETIRED:
             return False
         if self._hot:
-            return native.swap(self.cells, expected, value)
+            return native_lanes.swap(self.cells, expected, value)
         with self._lock:
             still = int(self.cells[0]) == expected
             if still:

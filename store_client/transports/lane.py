@@ -31,7 +31,7 @@ from moonpool.schemas.messages import (
     encode,
 )
 from moonpool.schemas.packed import U8, U64
-from moonpool.store_client import native
+from moonpool.store_client import native, native_lanes
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.raw_memory import address_of
 from moonpool.store_client.rpc.address import Address, dial
@@ -136,8 +136,8 @@ class Lane:
             unused[source.count :],
         )
         exchange = (self._sock.fileno(), False, frame, b"", 0, source.count)
-        code, self.started, taken = native.exchange_lanes(columns, [exchange], deadline_s)[0]
-        if code != native.LANE_OTHER:
+        code, self.started, taken = native_lanes.exchange_lanes(columns, [exchange], deadline_s)[0]
+        if code != native_lanes.LANE_OTHER:
             check_outcome(code)
         return taken
 
@@ -244,7 +244,7 @@ def check_outcome(code: int) -> None:
     """Raises OSError where a lane ended as exchange_lanes says."""
     if code == errno.ETIMEDOUT:
         raise TimeoutError("deadline")
-    if code == native.LANE_STALE:
+    if code == native_lanes.LANE_STALE:
         raise BrokenPipeError(errno.EPIPE, "the node has closed the lane")
     if code:
         raise OSError(code, os.strerror(code))

@@ -12,7 +12,7 @@ from moonpool.schemas.framing import encode_frame
 from moonpool.schemas.header import HEADER_BYTES, HEADER_DTYPE, Headers, keyspace_word
 from moonpool.schemas.messages import LaneData, LaneRead, Status, encode
 from moonpool.schemas.packed import U8, U32, U64, pack_u32, pack_u64
-from moonpool.store_client import native
+from moonpool.store_client import native_lanes
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.transports.checksums import mismatches
@@ -46,12 +46,12 @@ class LaneReads:
         for (lane, idle), (first, end) in zip(lanes, shares, strict=True):
             frame = lane.frame(self._request((first, end)))
             calls.append((lane.fileno(), idle, frame, _head(end - first), first, end - first))
-        outcomes = native.exchange_lanes(columns, calls, deadline_s)
+        outcomes = native_lanes.exchange_lanes(columns, calls, deadline_s)
         errors: list[Exception | None] = []
         for (lane, _), share, (code, lane.started, taken) in zip(lanes, shares, outcomes, strict=True):
             errors.append(None)
             try:
-                if code == native.LANE_OTHER:
+                if code == native_lanes.LANE_OTHER:
                     self._take(share, lane.finish_read(taken, self._into(share), deadline_s))
                 else:
                     check_outcome(code)
@@ -133,10 +133,10 @@ class WholeRead:
             into.sizes,
         )
         word = keyspace_word(batch.keyspace)
-        code, lane.started, taken, statuses, told = native.read_lane(
+        code, lane.started, taken, statuses, told = native_lanes.read_lane(
             lane.fileno(), idle, frame, columns, word, batch.rank, deadline_s
         )
-        if code == native.LANE_OTHER:
+        if code == native_lanes.LANE_OTHER:
             statuses, headers = lane.finish_read(taken, into, deadline_s)
             judge(statuses, *sent_of(batch, statuses), headers)
         elif code:

@@ -16,7 +16,7 @@ from moonpool.schemas.framing import PROTOCOL_VERSION, encode_frame
 from moonpool.schemas.header import SlotState, word_of
 from moonpool.schemas.messages import Hello, LaneData, LaneRead, Status, encode
 from moonpool.schemas.packed import pack_u32, pack_u64
-from moonpool.store_client import native
+from moonpool.store_client import native, native_lanes
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.transports.tcp import TcpTransport
@@ -136,7 +136,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_sent(pair: Pair,
     }
     for spoilt in (columns[field][:1], columns[field][:0]):
         with pytest.raises(ValueError, match="don't fit"):
-            native.read_lane(-1, False, b"", tuple({**columns, field: spoilt}.values()), 0, 0, 0.0)  # type: ignore[arg-type]
+            native_lanes.read_lane(-1, False, b"", tuple({**columns, field: spoilt}.values()), 0, 0, 0.0)  # type: ignore[arg-type]
     longer = {**columns, "lengths": batch.lengths + np.uint64(1)}
     with pytest.raises(ValueError, match="don't fit"):
-        native.read_lane(-1, False, b"", tuple(longer.values()), 0, 0, 0.0)  # type: ignore[arg-type]
+        native_lanes.read_lane(-1, False, b"", tuple(longer.values()), 0, 0, 0.0)  # type: ignore[arg-type]
