@@ -22,7 +22,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 12
+FORMAT = 13
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
