@@ -134,35 +134,6 @@ static PyObject *hash_keys(PyObject *self, PyObject *arguments) {
     return packed;
 }
 
-/* ------------------------------------------------------------------ names of a chain's hashes */
-
-static PyObject *sample_names(PyObject *self, PyObject *arguments) {
-    PyObject *hashes;
-    Py_ssize_t hash_bytes;
-    unsigned long long mask;
-    if (!PyArg_ParseTuple(arguments, "OnK", &hashes, &hash_bytes, &mask))
-        return NULL;
-    if (!PyList_Check(hashes) || hash_bytes < 8) {
-        PyErr_SetString(PyExc_ValueError, "a list of hashes of 8 bytes or more");
-        return NULL;
-    }
-    Py_ssize_t count = PyList_Size(hashes), sampled = 0;
-    uint64_t *names = malloc(8 * (size_t)count + 8);
-    if (names == NULL)
-        return PyErr_NoMemory();
-    int good = 1;
-    for (Py_ssize_t i = 0; good && i < count; i++) {
-        PyObject *hash = PyList_GetItem(hashes, i);
-        if ((good = PyBytes_Check(hash) && PyBytes_Size(hash) == hash_bytes)) {
-            memcpy(&names[sampled], PyBytes_AsString(hash), 8); /* little-endian, as all of our machines */
-            sampled += !(names[sampled] & mask);
-        }
-    }
-    PyObject *packed = good ? PyBytes_FromStringAndSize((const char *)names, 8 * sampled) : Py_NewRef(Py_None);
-    free(names);
-    return packed;
-}
-
 /* ------------------------------------------------------------------ the index's map from hash to row */
 
 static PyObject *find_rows(PyObject *self, PyObject *arguments) {
@@ -291,7 +262,7 @@ static PyMethodDef methods[] = {
     {"gather", hot_gather, METH_VARARGS, NULL},
     {"exchange", hot_exchange, METH_VARARGS, NULL},
     {"send", hot_send, METH_VARARGS, NULL},
-    {"sample_names", sample_names, METH_VARARGS, NULL},
+    {"probe_points", hot_probe_points, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -9,7 +9,7 @@
 #include <time.h>
 
 /* What a call takes and gives; native.py names the one it was written for. One more with each change of either. */
-#define HOT_FORMAT 13
+#define HOT_FORMAT 14
 
 /* A column of u64, to be released; -1 and an exception where it is none. */
 int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count);
@@ -40,6 +40,7 @@ PyObject *hot_read_lane(PyObject *self, PyObject *arguments);
 PyObject *hot_serve_reads(PyObject *self, PyObject *arguments);
 PyObject *hot_swap(PyObject *self, PyObject *arguments);
 PyObject *hot_gather(PyObject *self, PyObject *arguments);
+PyObject *hot_probe_points(PyObject *self, PyObject *arguments);
 PyObject *hot_name_slots(PyObject *self, PyObject *arguments);
 
 #endif

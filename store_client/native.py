@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from moonpool.schemas.messages import Status
 from moonpool.schemas.packed import I64, U8, U32, U64
+from moonpool.store_client.chain_points import python_probe_points
 from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 13
+FORMAT = 14
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -66,12 +67,16 @@ def hash_keys(keys: Sequence[str], bytes_max: int) -> bytes | int:
     return python_hash_keys(keys, bytes_max)
 
 
-def sample_names(hashes: Sequence[bytes], hash_bytes: int, mask: int) -> bytes | None:
-    """Names (the first 8 bytes, packed) of those hashes whose name has none of the bits of `mask`. None where one isn't
-    `hash_bytes` long."""
+def probe_points(
+    hashes: Sequence[bytes], hash_bytes: int, sample_mask: int, runs: list[tuple[int, int, int]]
+) -> tuple[bytes, ...] | None:
+    """Of a chain: names (the first 8 bytes, packed) of those hashes whose name has none of the bits of `sample_mask` (below 0:
+    none), then each run's (first, count, stride) stride-th hashes and its last one, packed. None where one that is looked at (for
+    names: all) isn't `hash_bytes` long. Raises ValueError for runs beyond the chain."""
     if HOT:
-        return _hot.sample_names(hashes if isinstance(hashes, list) else list(hashes), hash_bytes, mask)
-    return python_sample_names(hashes, hash_bytes, mask)
+        chained, mask = hashes if isinstance(hashes, list) else list(hashes), sample_mask % (1 << 64)
+        return _hot.probe_points(chained, hash_bytes, mask, sample_mask >= 0, runs)
+    return python_probe_points(hashes, hash_bytes, sample_mask, runs)
 
 
 def find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> I64:
@@ -198,10 +203,9 @@ def fill_slots(layout: U64, slots: U32, lengths: U64, source: Fragments) -> bool
 def exchange(
     fd: int, request_id: int, body: bytes, deadline_s: float, limit_bytes: int
 ) -> tuple[int, bytes] | bytes:
-    """Sends a frame over a plain socket (no body: none), and returns what came: request id and body where it is one whole frame,
-    of at most `limit_bytes`, and nothing else. Otherwise bytes as they are: several frames, what can't be one, what comes before
-    the end of the connection, which is empty itself, and for a limit of 0 any. Only where HOT: rpc/wire.py has the same in
-    Python. Raises OSError."""
+    """Sends a frame over a plain socket (no body: none), and returns what came: id and body of one whole frame, of at most
+    `limit_bytes`. Else bytes as they are: several frames, what can't be one, what comes before the end of the connection, which
+    is empty itself, and for a limit of 0 any. Only where HOT: rpc/wire.py has the same in Python. Raises OSError."""
     return _hot.exchange(fd, request_id, body, deadline_s, limit_bytes)
 
 
@@ -282,16 +286,6 @@ def python_gather(
         return None
     parts = map(ctypes.string_at, found.addresses.tolist(), lengths)
     return b"".join(parts), found.lengths().astype("<u8").tobytes()
-
-
-def python_sample_names(hashes: Sequence[bytes], hash_bytes: int, mask: int) -> bytes | None:
-    """sample_names without C."""
-    packed = b"".join(hashes)
-    if len(packed) != len(hashes) * hash_bytes or not set(map(len, hashes)) <= {hash_bytes}:
-        return None
-    names = np.frombuffer(packed, dtype="<u8")[:: hash_bytes // 8]
-    sampled: bytes = names[(names & np.uint64(mask)) == 0].tobytes()
-    return sampled
 
 
 def python_find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> I64:

@@ -9,14 +9,14 @@ for in a second message.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from functools import lru_cache
 
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import Match, Probe, Probed, ProbedRun
 from moonpool.schemas.packed import join_hashes
 from moonpool.schemas.runs import FIRST_BOUNDARY, split_runs
-from moonpool.store_client.native import sample_names
+from moonpool.store_client.native import probe_points
 
 STRIDE_BLOCKS = 32
 """Of runs after the first, whose 64 hashes are sent whole: 7 KB for a prompt of 5,000 blocks."""
@@ -32,30 +32,31 @@ class PrefixSearch:
         self._keyspace = spec.digest()
         self._size = spec.hash_bytes
         self._hashes = hashes
-        self._runs = [(first, count, _stride(first)) for first, count in split_runs(0, len(hashes))]
+        self._runs = _runs(len(hashes))
 
     def probe(self, sample_mask: int, shards: bytes = b"", lease_ms: int = 3000) -> Probe:
         """The first message. `sample_mask`: which hashes the master wants to learn from, as it said last (below 0: from
         none). `shards`: of the runs, a column. Raises InvalidParams where a hash is of another size."""
-        points = [self._points(*run) for run in self._runs]
         # Without a sample only those that are sent are looked at: most of a long chain's hashes lie in no cache.
-        looked_at = self._hashes if sample_mask >= 0 else list(chain.from_iterable(points))
-        sample = sample_names(looked_at, self._size, sample_mask % (1 << 64))
-        if sample is None:
+        found = probe_points(self._hashes, self._size, sample_mask, self._runs)
+        if found is None:
             raise InvalidParams(field="hashes", value="another size", allowed=f"{self._size} bytes each")
+        sample, *points = found
         runs = [
-            ProbedRun(first, count, stride, join_hashes(some))
+            ProbedRun(first, count, stride, some)
             for (first, count, stride), some in zip(self._runs, points, strict=True)
         ]
-        return Probe(self._keyspace, runs, lease_ms, sample if sample_mask >= 0 else b"", sample_mask, shards)
+        return Probe(self._keyspace, runs, lease_ms, sample, sample_mask, shards)
 
     def gap(self, probed: Probed, lease_ms: int = 3000) -> tuple[int, Match | None]:
         """What the first answer tells: blocks that are ready, and the question how many more there are, if any."""
         total = 0
         for (first, count, stride), ready in zip(self._runs, probed.ready, strict=False):
-            found = max(0, ready)
-            total = first + min(found, count)
-            if found < count:
+            if ready >= count:
+                total = first + count
+            else:
+                found = max(0, ready)
+                total = first + found
                 # An answer between two points is exact: the master has cut it at a copy that it can't reach.
                 end = first + min(found + stride, count) - 1
                 if found % stride or end == total:
@@ -76,9 +77,11 @@ class PrefixSearch:
                 return at
         return count
 
-    def _points(self, first: int, count: int, stride: int) -> list[bytes]:
-        end = first + count
-        return [*self._hashes[first + stride - 1 : end - 1 : stride], self._hashes[end - 1]]
+
+@lru_cache(maxsize=64)
+def _runs(blocks: int) -> list[tuple[int, int, int]]:
+    """(first block, blocks, stride) of each run of a chain so long. Not to be changed."""
+    return [(first, count, _stride(first)) for first, count in split_runs(0, blocks)]
 
 
 def _stride(first: int) -> int:

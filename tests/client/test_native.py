@@ -18,6 +18,7 @@ from moonpool.schemas.header import HEADER_DTYPE
 from moonpool.schemas.keyspace import object_hash, objects_keyspace
 from moonpool.schemas.packed import U32, U64
 from moonpool.store_client import native
+from moonpool.store_client.chain_points import python_probe_points
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.transports.base import ReadBatch
@@ -30,7 +31,7 @@ NAMERS = [
     pytest.param(native.name_rows, native.forget_rows, marks=needs_c),
     (native.python_name_rows, native.python_forget_rows),
 ]
-SAMPLERS = [pytest.param(native.sample_names, marks=needs_c), native.python_sample_names]
+PROBERS = [pytest.param(native.probe_points, marks=needs_c), python_probe_points]
 GATHERERS = [pytest.param(native.gather, marks=needs_c), native.python_gather]
 PIECERS = [pytest.param(native.pieces, marks=needs_c), native.python_pieces]
 LONGEST = 300
@@ -137,20 +138,39 @@ def test_rows_are_found(find_rows) -> None:  # type: ignore[no-untyped-def]
     assert find_rows(parts, b"", 16).tolist() == []
 
 
-@pytest.mark.parametrize("sample_names", SAMPLERS)
+@pytest.mark.parametrize("probe_points", PROBERS)
 @pytest.mark.parametrize("size", [16, 32])
-def test_names_are_sampled_by_their_bits(sample_names, size) -> None:  # type: ignore[no-untyped-def]
+def test_names_are_sampled_by_their_bits(probe_points, size) -> None:  # type: ignore[no-untyped-def]
     hashes = [np.random.default_rng(seed).bytes(size) for seed in range(200)]
-    for mask in (0, 1, 0x8000_0000_0000_0007, (1 << 64) - 1):
+    for mask in (0, 1, 7, (1 << 63) - 1):
         names = [h[:8] for h in hashes if not int.from_bytes(h[:8], "little") & mask]
-        assert sample_names(hashes, size, mask) == b"".join(names)
-    assert sample_names([], size, 0) == b""
+        assert probe_points(hashes, size, mask, []) == (b"".join(names),)
+    assert probe_points(hashes, size, -1, []) == (b"",)
+    assert probe_points([], size, 0, []) == (b"",)
 
 
-@pytest.mark.parametrize("sample_names", SAMPLERS)
+@pytest.mark.parametrize("probe_points", PROBERS)
+def test_points_of_runs_are_each_stride_th_hash_and_the_last(probe_points) -> None:  # type: ignore[no-untyped-def]
+    hashes = [bytes([number]) * 16 for number in range(20)]
+    runs = [(0, 3, 1), (3, 8, 4), (11, 8, 3), (19, 1, 32)]
+    wanted = [[0, 1, 2], [6, 10], [13, 16, 18], [19]]
+    packed = [b"".join(hashes[index] for index in one) for one in wanted]
+    assert probe_points(hashes, 16, -1, runs) == (b"", *packed)
+
+
+@pytest.mark.parametrize("probe_points", PROBERS)
 @pytest.mark.parametrize("sizes", [[16, 15], [32, 32], [8, 24]])
-def test_hashes_of_another_size_give_no_names(sample_names, sizes) -> None:  # type: ignore[no-untyped-def]
-    assert sample_names([bytes(size) for size in sizes], 16, 0) is None
+def test_hashes_of_another_size_give_no_points(probe_points, sizes) -> None:  # type: ignore[no-untyped-def]
+    hashes = [bytes(size) for size in sizes]
+    assert probe_points(hashes, 16, 0, []) is None, "all are looked at"
+    assert probe_points(hashes, 16, -1, [(0, 2, 1)]) is None
+
+
+@pytest.mark.parametrize("probe_points", PROBERS)
+@pytest.mark.parametrize("run", [(-1, 1, 1), (0, 3, 1), (2, 1, 1), (0, 0, 1), (0, 1, 0)])
+def test_runs_beyond_a_chain_are_refused(probe_points, run) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match="beyond the chain"):
+        probe_points([bytes(16)] * 2, 16, -1, [run])
 
 
 @needs_c
