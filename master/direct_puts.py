@@ -1,7 +1,7 @@
 """Direct puts: a writer may put plain objects to one node for a moment, without asking for each.
 
 Only where the answer would be the same for all of them: one node on the writer's host, or none there and one in all; which has
-room, no quota to be kept, nothing to be noted beside. Where several could be named each put goes to the one that has most room
+room (or little is put), no quota to be kept, nothing to be noted beside. Where several could be named each put goes to the one that has most room
 then, which nobody knows for the puts to come. Objects that are in the pool already are refused when they are reported: a writer that meets one asks
 again before it puts more.
 """
@@ -15,13 +15,14 @@ from moonpool.master.nodes import Nodes
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.tenant_calls import TenantCalls
 from moonpool.schemas.keyspace import Kind
-from moonpool.schemas.messages import NodeState, PutItem, PutStart, PutStarted
+from moonpool.schemas.messages import DIRECT_BYTES, SMALL_BYTES, NodeState, PutItem, PutStart, PutStarted
 
 DIRECT_MS = 1000
 """Drains and quotas come into force for direct puts when this is over; for puts under way that takes longer."""
 
 SPARE_SHARE = 16
-"""A node with less than this part of its memory free gets no direct puts: what they waste, others would have to leave for."""
+"""A node with less than this part of its memory free gets small direct puts only: what they waste, others would have to leave
+for."""
 
 
 class DirectPuts:
@@ -35,17 +36,18 @@ class DirectPuts:
     def allow(self, message: PutStart, reply: PutStarted, host: str) -> PutStarted:
         """The reply to a writer on that host, with what it may do from now on."""
         only = self._nodes.only_writable(host)
-        if only is None or not self._has_room(only):
+        if only is None or only.state is not NodeState.LIVE or only.naming or only.outstanding:
             return reply
         direct_ms = [
             DIRECT_MS if segment == only.info.segment and not any(answers) and self._is_plain(item) else 0
             for item, answers, segment in zip(message.items, reply.answers, reply.segments, strict=True)
         ]
-        return structs.replace(reply, direct_ms=direct_ms) if any(direct_ms) else reply
+        if not any(direct_ms):
+            return reply
+        direct_bytes = DIRECT_BYTES if self._has_room(only) else SMALL_BYTES
+        return structs.replace(reply, direct_ms=direct_ms, direct_bytes=direct_bytes)
 
     def _has_room(self, node: Node) -> bool:
-        if node.state is not NodeState.LIVE or node.naming or node.outstanding:
-            return False
         free_bytes = node.free_bytes - self._shards.promised().get(node.index, 0)
         return free_bytes >= node.info.capacity_bytes // SPARE_SHARE
 

@@ -261,11 +261,13 @@ DIRECT_BYTES = 16 << 20
 class PutStarted(Message, frozen=True):
     """One entry of each list an item: `answers` one PutAnswer byte a block, `segments` the segment to write to
     (empty where no block of the item is GO). `direct_ms`: for so long this client may put further objects of that
-    keyspace, rank and shard to that segment without asking, DIRECT_BYTES a call at most; 0, or an empty list: it may not."""
+    keyspace, rank and shard to that segment without asking, `direct_bytes` a call at most; 0, or an
+    empty list: it may not."""
 
     answers: list[bytes]
     segments: list[bytes]
     direct_ms: list[int] = []
+    direct_bytes: int = DIRECT_BYTES
 
 
 class PutAbandon(Message, frozen=True):

@@ -176,7 +176,9 @@ def merged(message: Message, parts: Sequence[Part], replies: Sequence[Message]) 
         answers = _in_place(parts, [reply.answers for reply in replies])  # type: ignore[attr-defined]
         segments = _in_place(parts, [reply.segments for reply in replies])  # type: ignore[attr-defined]
         direct = [reply.direct_ms or [0] * len(reply.segments) for reply in replies]  # type: ignore[attr-defined]
-        return PutStarted(answers, segments, _in_place(parts, direct) if any(map(any, direct)) else [])
+        direct_ms = _in_place(parts, direct) if any(map(any, direct)) else []
+        direct_bytes = min(reply.direct_bytes for reply in replies)  # type: ignore[attr-defined]
+        return PutStarted(answers, segments, direct_ms, direct_bytes)
     if isinstance(message, Presence):
         return Present(_bits(parts, replies))
     if isinstance(message, Renew):

@@ -18,7 +18,6 @@ from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.keyspace import Kind
 from moonpool.schemas.messages import (
     AHEAD_SLOTS,
-    DIRECT_BYTES,
     SMALL_BYTES,
     BeginItem,
     PutItem,
@@ -136,7 +135,7 @@ class ObjectPuts:
         # What is named twice is asked for: the master says BUSY of the second.
         if count == 1 or len(set(_hashes(item))) == count:
             rows = permits.Rows(item.keyspace, item.rank, item.shard)
-            segment = self._putter.permits.segment(rows, time.monotonic())
+            segment = self._putter.permits.segment(rows, len(payload), time.monotonic())
             link = None if segment is None else self._nodes.find(segment, deadline_s)
             message = PutSmall(item, payload, True, True)
             told = None if link is None else link.put_small(message, deadline_s)
@@ -162,12 +161,13 @@ class ObjectPuts:
         if not 0 < source.count == len(keys) <= AHEAD_SLOTS:
             return None
         lengths, hashes = source.lengths(), hash_keys(keys, KEY_BYTES_MAX)
-        if isinstance(hashes, int) or int(lengths.sum()) > DIRECT_BYTES or len(set(keys)) < len(keys):
+        if isinstance(hashes, int) or len(set(keys)) < len(keys):
             return None
         shard = self._shard(keyspace, hashes, len(keys), deadline_s)
         if shard is None:
             return None
-        segment = self._putter.permits.segment(permits.Rows(keyspace, 0, shard), time.monotonic())
+        rows, size_bytes = permits.Rows(keyspace, 0, shard), int(lengths.sum())
+        segment = self._putter.permits.segment(rows, size_bytes, time.monotonic())
         link = None if segment is None else self._nodes.find(segment, deadline_s)
         if link is None:
             return None
@@ -205,7 +205,7 @@ class ObjectPuts:
             if told is not None:
                 for direct_ms in started.direct_ms[:1]:
                     rows = permits.Rows(item.keyspace, item.rank, item.shard)
-                    self._putter.permits.give(rows, segment, asked_s, direct_ms)
+                    self._putter.permits.give(rows, segment, asked_s, direct_ms, started.direct_bytes)
                 statuses = np.frombuffer(told, dtype=np.uint8)
                 if statuses.any():
                     promised = np.ones(len(statuses), dtype=np.bool_)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from moonpool.schemas.messages import DIRECT_BYTES
+
 DIRECT_MS_MAX = 5000
 """Whatever a master says."""
 
@@ -21,6 +23,7 @@ class Rows(NamedTuple):
 class _Permit(NamedTuple):
     segment: bytes
     until_s: float
+    bytes_max: int
 
 
 class Permits:
@@ -29,16 +32,21 @@ class Permits:
     def __init__(self) -> None:
         self._permits: dict[Rows, _Permit] = {}
 
-    def segment(self, rows: Rows, now_s: float) -> bytes | None:
-        """Where such rows may be put; None: ask."""
+    def segment(self, rows: Rows, size_bytes: int, now_s: float) -> bytes | None:
+        """Where such rows, of so many bytes in all, may be put; None: ask."""
         permit = self._permits.get(rows)
-        return permit.segment if permit is not None and now_s < permit.until_s else None
+        if permit is None or now_s >= permit.until_s or size_bytes > permit.bytes_max:
+            return None
+        return permit.segment
 
-    def give(self, rows: Rows, segment: bytes, asked_s: float, direct_ms: int) -> None:
+    def give(
+        self, rows: Rows, segment: bytes, asked_s: float, direct_ms: int, bytes_max: int = DIRECT_BYTES
+    ) -> None:
         """As a master has said, when it was asked at `asked_s`."""
         if rows not in self._permits and len(self._permits) >= PERMITS_MAX:
             self._permits.clear()  # asking costs little
-        self._permits[rows] = _Permit(segment, asked_s + min(max(direct_ms, 0), DIRECT_MS_MAX) / 1000)
+        until_s = asked_s + min(max(direct_ms, 0), DIRECT_MS_MAX) / 1000
+        self._permits[rows] = _Permit(segment, until_s, min(bytes_max, DIRECT_BYTES))
 
     def take(self, rows: Rows) -> None:
         """The next put of these asks."""

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.keyspace import Kind
 from moonpool.schemas.messages import (
-    DIRECT_BYTES,
     BeginItem,
     Done,
     PutAbandon,
@@ -200,11 +199,10 @@ class Putter:
         """Where each part may be put without asking; None: not all may. A key that is named twice is asked for: the
         master says BUSY of the second."""
         now_s = time.monotonic()
-        segments = [self.permits.segment(part.rows, now_s) for part in parts if part.visible]
+        size_bytes = sum(int(part.lengths.sum()) for part in parts)
+        segments = [self.permits.segment(part.rows, size_bytes, now_s) for part in parts if part.visible]
         known = [segment for segment in segments if segment is not None]
         if not parts or len(known) < len(parts):
-            return None
-        if sum(int(part.lengths.sum()) for part in parts) > DIRECT_BYTES:
             return None
         hashes = [block_hash for part in parts for block_hash in part.hashes]
         links = [self._nodes.find(segment, deadline_s) for segment in set(known)]
@@ -258,7 +256,7 @@ class Putter:
             return statuses
         for part, segment, direct_ms in zip(parts, started.segments, started.direct_ms, strict=False):
             if direct_ms and part.visible:
-                self.permits.give(part.rows, segment, asked_s, direct_ms)
+                self.permits.give(part.rows, segment, asked_s, direct_ms, started.direct_bytes)
         writes: dict[bytes, list[_Write]] = {}
         goes: list[NDArray[np.bool_]] = []
         for i, (part, packed, segment) in enumerate(

@@ -212,13 +212,15 @@ def test_a_server_that_starts_again(own: HostPool, server: str) -> None:
 
 def test_permits_end_and_are_bounded() -> None:
     permits, rows = Permits(), Rows(b"k" * 16, 0, 3)
-    assert permits.segment(rows, 10.0) is None
+    assert permits.segment(rows, 9, 10.0) is None
     permits.give(rows, b"s", 10.0, 1000)
-    assert permits.segment(rows, 10.999) == b"s"
-    assert permits.segment(rows, 11.0) is None
-    assert permits.segment(rows._replace(shard=4), 10.5) is None
+    assert permits.segment(rows, 9, 10.999) == b"s"
+    assert permits.segment(rows, 9, 11.0) is None
+    assert permits.segment(rows._replace(shard=4), 9, 10.5) is None
     permits.give(rows, b"s", 10.0, 1 << 40)
-    assert permits.segment(rows, 10.0 + DIRECT_MS_MAX / 1000) is None
+    assert permits.segment(rows, 9, 10.0 + DIRECT_MS_MAX / 1000) is None
+    permits.give(rows, b"s", 10.0, 1000, 8)
+    assert permits.segment(rows, 8, 10.5) == b"s" and permits.segment(rows, 9, 10.5) is None
     permits.take(rows)
     permits.take(rows)
-    assert permits.segment(rows, 10.0) is None
+    assert permits.segment(rows, 9, 10.0) is None

@@ -14,6 +14,8 @@ from moonpool.master.direct_puts import DIRECT_MS
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
     AS_CONFIGURED,
+    DIRECT_BYTES,
+    SMALL_BYTES,
     Done,
     Drain,
     Heartbeat,
@@ -98,11 +100,10 @@ def inventory_under_way(cluster: PaperCluster) -> None:
         lambda cluster: cluster.ask(Drain("a")),
         lambda cluster: cluster.join("b", HERE),
         lambda cluster: cluster.ask(SetTenant("default", 1 << 40)),
-        little_room,
         unconfirmed_removal,
         inventory_under_way,
     ],
-    ids=["drain", "second node", "quota", "little room", "removal", "inventory"],
+    ids=["drain", "second node", "quota", "removal", "inventory"],
 )
 def test_when_it_would_not_be_the_same_for_all(happens: Callable[[PaperCluster], object]) -> None:
     cluster = pool()
@@ -120,13 +121,23 @@ def test_a_quota_of_somebody_else_does_not_matter_nor_one_that_was() -> None:
     assert start(cluster, item(cluster, 1, 2)).direct_ms
 
 
+def test_small_objects_may_also_where_there_is_little_room() -> None:
+    cluster = pool()
+    assert start(cluster, item(cluster)).direct_bytes == DIRECT_BYTES
+    little_room(cluster)
+    reply = start(cluster, item(cluster, 1, 2))
+    assert (reply.direct_ms, reply.direct_bytes) == ([DIRECT_MS], SMALL_BYTES)
+    assert start(cluster, item(cluster, 0, 1)).direct_ms == []
+
+
 def test_room_that_is_promised_is_no_room() -> None:
     cluster = pool()
     large = structs.replace(item(cluster, 0, 40), size_bytes=25 << 20)
     cluster.segments["a"].info = structs.replace(cluster.segments["a"].info, page_bytes=1 << 26)
     cluster.join("a")
     cluster.heartbeat("a")
-    assert start(cluster, large).direct_ms == []  # 1000 of 1024 MiB
+    reply = start(cluster, large)  # 1000 of 1024 MiB
+    assert (reply.direct_ms, reply.direct_bytes) == ([DIRECT_MS], SMALL_BYTES)
 
 
 @pytest.mark.parametrize("named", [{"request_id": "r"}, {"session_id": "s"}])
@@ -151,10 +162,10 @@ def test_answers_of_several_shards_are_put_together(ones: list[int], whole: list
     indices = [np.array([0, 2]), np.array([1])]
     parts = [Part(i, PutStart([items[j] for j in index]), index) for i, index in enumerate(indices)]
     replies = [PutStarted([b"a", b"c"], [b"0", b"2"], [ones[0], ones[1]] if ones else [])]
-    replies.append(PutStarted([b"b"], [b"1"]))
+    replies.append(PutStarted([b"b"], [b"1"], direct_bytes=SMALL_BYTES))
     answer = merged(PutStart(items), parts, replies)
     expected = [whole[0], whole[2], whole[1]] if whole else []
-    assert answer == PutStarted([b"a", b"b", b"c"], [b"0", b"1", b"2"], expected)
+    assert answer == PutStarted([b"a", b"b", b"c"], [b"0", b"1", b"2"], expected, SMALL_BYTES)
 
 
 # ---------------------------------------------------------------- what is reported
