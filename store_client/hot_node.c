@@ -6,7 +6,6 @@
 #include "hot_frames.h"
 #include "hot_slots.h"
 #include <errno.h>
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #define OBJECTS_MAX 1024 /* of one request; the few larger ones are Python's */
 #define FRAME_BYTES_MAX (64 + 20 * OBJECTS_MAX)
 #define PEEK_BYTES 1024 /* at first: more would be payload that a write brings along */
+#define COPIED_BYTES (64 << 10) /* up to here a second copy costs less than a second call to the kernel */
 #define STATUS_OK 0
 #define STATUS_MISSING 1
 
@@ -42,8 +42,9 @@ typedef struct {
     uint64_t total;
     const char *slots, *generations, *lengths; /* in `frame`, unaligned */
     char frame[FRAME_BYTES_MAX], reply[64 + OBJECTS_MAX], *statuses;
-    struct iovec pieces[OBJECTS_MAX + 1];
+    struct iovec pieces[OBJECTS_MAX + 2];
     Header headers[OBJECTS_MAX];
+    char copied[COPIED_BYTES];
 } Lane;
 
 static uint64_t load_u64(const char *column, uint32_t i) {
@@ -88,9 +89,9 @@ static int parse(Lane *lane) {
     return 1;
 }
 
-/* Looks at the next request where it lies, in the socket. Whether it is one that can be answered here. */
-static int peek(Lane *lane) {
-    ssize_t there = recv(lane->fd, lane->frame, PEEK_BYTES, MSG_PEEK | MSG_DONTWAIT);
+/* Looks at the next request where it lies, in the socket, which had so many bytes of it. Whether it is one that can be answered
+ * here. */
+static int look(Lane *lane, ssize_t there) {
     if (there < (ssize_t)(FRAME_PREFIX_BYTES + LANE_TAG_BYTES) || memcmp(lane->frame + FRAME_PREFIX_BYTES, LANE_READ, LANE_TAG_BYTES))
         return 0;
     lane->frame_bytes = 4 + (size_t)load_u32(lane->frame, 0);
@@ -150,22 +151,55 @@ static int send_all(const Lane *lane, struct iovec *pieces, size_t count, int fl
     return 0;
 }
 
-/* Statuses, payloads, then the headers as they are once the last payload byte was copied out (I3). 0, or errno. */
-static int answer(Lane *lane) {
-    double deadline_s = hot_now_s() + lane->stall_s + (double)lane->total / lane->bytes_a_second;
-    /* A header always follows a payload: until then the last segment isn't sent, and nobody woken for it alone. */
-    int failure = send_all(lane, lane->pieces, lane->piece_count, lane->sent ? MSG_MORE : 0, deadline_s);
-    if (failure || !lane->sent)
-        return failure;
+/* Of those objects that are sent, as they are now. */
+static struct iovec take_headers(Lane *lane) {
     atomic_thread_fence(memory_order_seq_cst);
     for (uint32_t i = 0, at = 0; i < lane->count; i++)
         if (lane->statuses[i] == STATUS_OK)
             memcpy(&lane->headers[at++], (const void *)hot_header(lane->layout, load_u32(lane->slots, i)), sizeof(Header));
-    struct iovec trailer = {lane->headers, sizeof(Header) * lane->sent};
-    failure = send_all(lane, &trailer, 1, 0, deadline_s);
+    return (struct iovec){lane->headers, sizeof(Header) * lane->sent};
+}
+
+/* Puts all payload into one piece, which the headers follow, so that one call sends everything. */
+static void copy_payload(Lane *lane) {
+    char *at = lane->copied;
+    for (size_t i = 1; i < lane->piece_count; i++) {
+        memcpy(at, lane->pieces[i].iov_base, lane->pieces[i].iov_len);
+        at += lane->pieces[i].iov_len;
+    }
+    lane->pieces[1] = (struct iovec){lane->copied, (size_t)lane->total};
+    lane->pieces[2] = take_headers(lane);
+    lane->piece_count = 3;
+}
+
+/* Statuses, payloads, then the headers as they are once the last payload byte was copied out (I3). 0, or errno. */
+static int answer(Lane *lane) {
+    int copies = lane->sent && lane->total <= COPIED_BYTES;
+    if (copies)
+        copy_payload(lane);
+    double deadline_s = hot_now_s() + lane->stall_s + (double)lane->total / lane->bytes_a_second;
+    /* A header always follows a payload: until then the last segment isn't sent, and nobody woken for it alone. */
+    int trails = lane->sent && !copies;
+    int failure = send_all(lane, lane->pieces, lane->piece_count, trails ? MSG_MORE : 0, deadline_s);
+    if (!failure && trails) {
+        struct iovec trailer = take_headers(lane);
+        failure = send_all(lane, &trailer, 1, 0, deadline_s);
+    }
     if (!failure)
         atomic_fetch_add(&lane->cells[BYTES_READ], lane->total);
     return failure;
+}
+
+/* Sleeps until something has come, as often as the socket's pause asks for. How many bytes there are; -1 where none came. */
+static ssize_t wait_for_request(Lane *lane) {
+    double until_s = hot_now_s() + lane->idle_s;
+    for (;;) {
+        ssize_t there = recv(lane->fd, lane->frame, PEEK_BYTES, MSG_PEEK);
+        if (there >= 0 || (errno != EAGAIN && errno != EINTR))
+            return there < 0 ? 0 : there; /* Python hears what is wrong with it */
+        if (hot_now_s() > until_s)
+            return -1;
+    }
 }
 
 /* Until something else than a read is to be done: its outcome. */
@@ -175,25 +209,23 @@ static int serve(Lane *lane) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         uint64_t since = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
         atomic_store(&lane->cells[TURN], since);
-        struct pollfd look = {.fd = lane->fd, .events = POLLIN};
-        int come = poll(&look, 1, (int)(1e3 * lane->idle_s));
+        ssize_t there = wait_for_request(lane);
         if (!atomic_compare_exchange_strong(&lane->cells[TURN], &since, BUSY))
             return RETIRED;
-        if (come < 0 && errno == EINTR)
-            continue;
-        if (come == 0)
+        if (there < 0)
             return IDLE;
-        if (hot_now_s() > lane->until_s || !peek(lane))
+        if (hot_now_s() > lane->until_s || !look(lane, there))
             return PYTHONS;
         begin_reply(lane);
         find(lane);
         if (lane->total > lane->bytes_max)
             return PYTHONS; /* which says so */
-        if (recv(lane->fd, NULL, lane->frame_bytes, MSG_TRUNC) != (ssize_t)lane->frame_bytes)
-            return EPIPE;
         int failure = answer(lane);
         if (failure)
             return failure;
+        /* Only now, as nobody waits for it. */
+        if (recv(lane->fd, NULL, lane->frame_bytes, MSG_TRUNC) != (ssize_t)lane->frame_bytes)
+            return EPIPE;
     }
 }
 

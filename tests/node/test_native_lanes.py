@@ -19,7 +19,7 @@ from support.waiting import wait_until
 
 from moonpool.schemas.framing import PREFIX, encode_frame
 from moonpool.schemas.messages import Granted, LaneData, LaneRead, Status, Welcome, encode
-from moonpool.schemas.packed import pack_u64, u32s, u64s
+from moonpool.schemas.packed import pack_u32, pack_u64, u32s, u64s
 from moonpool.store_client import native
 from moonpool.store_client.node.lane_turn import Turn
 
@@ -94,6 +94,21 @@ def test_a_read_is_answered_alike(pair: Pair) -> None:
     one, other = pair.answers(request(pair.granted) * 2)
     assert len(one[0]) > 2 * BLOCKS * BYTES
     assert one == other
+
+
+@pytest.mark.parametrize("wanted", [[0], [3, 1], [2, 2, 2, 2, 2], [], [9], [9, 0], [0, 9]], ids=str)
+def test_few_blocks_and_many_are_answered_alike(pair: Pair, wanted: list[int]) -> None:
+    """One is small enough to be copied and sent by one call; 9: one that isn't there."""
+    slots, generations = u32s(pair.granted.slots), u64s(pair.granted.generations)
+    there = [number % BLOCKS for number in wanted]
+    body = LaneRead(
+        pack_u32(slots[there]),
+        pack_u64([77 if number == 9 else int(generations[number]) for number in wanted]),
+        pack_u64([BYTES] * len(wanted)),
+    )
+    one, other = pair.answers(encode_frame(7, encode(body)) * 3)
+    assert one == other
+    assert len(one[0]) // (BYTES + 128) == 3 * sum(number != 9 for number in wanted)
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
