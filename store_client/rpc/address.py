@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 from moonpool.schemas.errors import InvalidParams
@@ -68,6 +69,15 @@ def set_tcp_options(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    _stop_pacing(sock)
+
+
+def _stop_pacing(sock: socket.socket) -> None:
+    """Within a host there is no line to share: algorithms that pace, as BBR, only send later what fits the caches now, at
+    twice the processor time. To other hosts the kernel's choice stays."""
+    with contextlib.suppress(OSError, ValueError):  # no such algorithm, or the peer has gone
+        if ip_address(sock.getpeername()[0]).is_loopback:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def _resolve(host: str, port: int, deadline_s: float) -> list[tuple[Any, ...]]:
