@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Awaitable
 
 import pytest
+from msgspec import structs
 
-from moonpool.master.need_slices import SLICE_BYTES, SLICES_MAX, answer_need
+from moonpool.master.drops import LOCATIONS_A_LIST
+from moonpool.master.need_slices import SHORT_S, SLICE_BYTES, SLICES_MAX, answer_need, joined
 from moonpool.schemas.errors import MoonpoolError, Unavailable
 from moonpool.schemas.messages import DropList, Message, Need, Victims
 
@@ -15,9 +17,11 @@ OBJECT_BYTES = 3 << 20
 
 
 class Index:
-    """So many equal objects; after some requests it refuses."""
+    """So many equal objects; after some requests it refuses. `slice_s`: how long each takes."""
 
-    def __init__(self, objects: int, refuses_after: int = 1 << 30) -> None:
+    def __init__(self, objects: int, refuses_after: int = 1 << 30, slice_s: float = 1.0) -> None:
+        self.clock_s = 0.0
+        self._slice_s = slice_s
         self.objects = objects
         self.asked: list[int] = []
         self._refuses_after = refuses_after
@@ -29,16 +33,23 @@ class Index:
         self.asked.append(message.want_bytes)
         count = min(self.objects, -(-message.want_bytes // OBJECT_BYTES))
         self.objects -= count
-        drops = [DropList(bytes(32), b"", bytes(16), b"", b"")] * count
+        self.clock_s += self._slice_s
+        drops = [DropList(bytes(32), bytes(2), bytes(16), bytes(4), bytes(8))] * count
         return Victims(drops, count * OBJECT_BYTES, self.objects, [(0, 7)] if count else [])
 
 
 async def ask(index: Index, want_bytes: int) -> Victims:
-    answer = answer_need(Need(bytes(16), 7, want_bytes), index.answer)
+    answer = answer_need(Need(bytes(16), 7, want_bytes), index.answer, lambda: index.clock_s)
     reply = await answer if isinstance(answer, Awaitable) else answer
     assert isinstance(reply, Victims)
-    assert len(reply.drops) * OBJECT_BYTES == reply.freed_bytes
+    assert objects(reply) * OBJECT_BYTES == reply.freed_bytes
+    assert all(len(one.slots) == 2 * len(one.ranks) == len(one.hashes) // 4 for one in reply.drops)
+    assert len(reply.drops) <= 1, "in as few lists as may be"
     return reply
+
+
+def objects(victims: Victims) -> int:
+    return sum(len(one.generations) // 8 for one in victims.drops)
 
 
 @pytest.mark.parametrize("want_bytes", [0, 1, SLICE_BYTES])
@@ -67,14 +78,34 @@ async def test_much_is_found_in_bounded_slices(want_bytes: int) -> None:
     assert found.claims == [(0, 7)] and found.next_age_ms == index.objects
 
 
+async def test_slices_grow_while_they_are_short() -> None:
+    slow, quick = Index(1000, slice_s=SHORT_S), Index(1000, slice_s=SHORT_S / 2)
+    for index in (slow, quick):
+        await ask(index, 64 << 20)
+    assert max(slow.asked) == SLICE_BYTES
+    assert quick.asked[:3] == [SLICE_BYTES, 2 * SLICE_BYTES, 4 * SLICE_BYTES]
+    assert len(quick.asked) <= 5
+
+
+def test_lists_of_one_keyspace_after_the_other_are_joined() -> None:
+    one = DropList(b"k", b"aa", b"hash", b"slot", b"generate", 1)
+    other = structs.replace(one, keyspace=b"l")
+    twice = DropList(b"k", b"aaaa", b"hashhash", b"slotslot", b"generategenerate", 1)
+    elsewhere = structs.replace(one, shard=2)
+    assert joined([one, one, other, one, elsewhere]) == [twice, other, one, elsewhere]
+    long = structs.replace(one, ranks=bytes(2 * LOCATIONS_A_LIST))
+    assert joined([long, one]) == [long, one]
+    assert joined([]) == []
+
+
 async def test_it_ends_where_there_is_too_little() -> None:
     index = Index(3)
     found = await ask(index, 64 << 20)
-    assert len(found.drops) == 3 and len(index.asked) == 2
+    assert objects(found) == 3 and len(index.asked) == 2
     assert found.claims == [(0, 7)]
 
 
 async def test_what_was_found_is_told_also_by_a_master_that_is_deposed_half_way() -> None:
-    assert len((await ask(Index(1000, refuses_after=2), 64 << 20)).drops) == 4
+    assert objects(await ask(Index(1000, refuses_after=2), 64 << 20)) == 4
     with pytest.raises(MoonpoolError):
         await ask(Index(1000, refuses_after=0), 64 << 20)
