@@ -54,12 +54,12 @@ class Named(NamedTuple):
 
 
 def like(slots: Slots, put: Put, count_max: int = AHEAD_SLOTS) -> Like | None:
-    """Of an open put; None where it has no slots, too many, or slots of several sizes."""
+    """Of an open put; None where it has no slots, too many, or slots of several sizes or larger than its objects want."""
     if put.ahead_bytes:
         keyspace = slots.headers.fields["keyspace"][slots.row(int(put.slots[0]))]
         return Like(min(len(put.slots), count_max), put.ahead_bytes, int(keyspace))
     held = put.slots[put.open_blocks()]
-    if not 0 < len(held) <= AHEAD_SLOTS:
+    if put.larger or not 0 < len(held) <= AHEAD_SLOTS:
         return None
     sizes = set(slots.allocator.slot_bytes[held >> SLOT_INDEX_BITS].tolist())
     if len(sizes) > 1:

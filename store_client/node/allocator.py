@@ -15,6 +15,12 @@ from moonpool.store_client.node.layout import Layout
 NO_SLOTS: U32 = np.zeros(0, dtype=np.uint32)
 NO_SLOT = -1
 
+LARGER_MAX = 4
+"""So many times its size at most may the slot have that an object gets where no page has its own size."""
+
+SPARE = 8
+"""Larger slots are taken only while more than this part of the segment is free: a pool with less gives up old objects."""
+
 
 class Allocator:
     """Hands out slot numbers and takes them back, in batches. Knows nothing of what slots hold.
@@ -72,6 +78,21 @@ class Allocator:
         self.free_slot_bytes -= slot_bytes
         return page << SLOT_INDEX_BITS | int(stack[top])
 
+    def take_larger(self, slot_bytes: int, count: int) -> U32:
+        """Up to `count` free slots of the next larger sizes, in pages that are there. Sizes outnumber pages in small pools,
+        and one object of an unusual size must not cost a page's worth of others while most of the segment is free."""
+        parts = [NO_SLOTS]
+        missing = count
+        for size in sorted(self._open):
+            if missing and slot_bytes < size <= LARGER_MAX * slot_bytes:
+                parts.append(self.take(size, min(missing, self._spare_bytes // size), new_pages=False))
+                missing -= len(parts[-1])
+        return np.concatenate(parts)
+
+    @property
+    def _spare_bytes(self) -> int:
+        return max(0, self.free_bytes - self.layout.capacity_bytes // SPARE)
+
     def give(self, slots: U32) -> None:
         """Takes slots back, each exactly once. A page that is wholly free then goes back to the pool."""
         if not len(slots):
@@ -100,7 +121,7 @@ class Allocator:
     # ------------------------------------------------------------ emptying pages
 
     def page_to_empty(self, fixed: I64, unwanted_slot_bytes: int) -> int | None:
-        """The page whose slots can move to other pages of its size at the least cost, or None.
+        """The page whose slots can move to other pages, of its size or as `take_larger` has them, at the least cost, or None.
 
         `fixed`: per page, slots that may not move. Pages of `unwanted_slot_bytes` are no help.
         """
@@ -108,7 +129,9 @@ class Allocator:
         used = self.slots - self.free
         free = np.where(np.arange(len(sizes)) == self._closed, 0, self.free)
         kinds, kind = np.unique(sizes, return_inverse=True)
-        elsewhere = np.bincount(kind, weights=free, minlength=len(kinds))[kind] - free
+        largest = kinds * (LARGER_MAX if self._spare_bytes else 1)
+        serves = (kinds >= kinds[:, np.newaxis]) & (kinds <= largest[:, np.newaxis])
+        elsewhere = (serves @ np.bincount(kind, weights=free, minlength=len(kinds)))[kind] - free
         fits = (sizes > 0) & (sizes != unwanted_slot_bytes) & (fixed == 0) & (elsewhere >= used)
         if not fits.any():
             return None

@@ -1,4 +1,4 @@
-"""Emptying a page by moving what it holds to other pages of its size, so that no size class keeps space for ever."""
+"""Emptying a page by moving what it holds to other pages of its size or a larger one, so that no size class keeps space for ever."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class Moves:
         slot_bytes = int(allocator.slot_bytes[page])
         held = held[: max(1, budget_bytes // slot_bytes)]
         places = allocator.take(slot_bytes, len(held), new_pages=False)
+        if len(places) < len(held):
+            places = np.concatenate([places, allocator.take_larger(slot_bytes, len(held) - len(places))])
         if self._drops.sweeps or self._slots.sink.opening() or not len(places):
             allocator.give(places)
             allocator.open_page()
@@ -58,7 +60,8 @@ class Moves:
         pages = places >> SLOT_INDEX_BITS
         for page in np.unique(pages).tolist():
             here = pages == page
-            self._page_data(page, slot_bytes)[new_index[here]] = source[index[here]]
+            larger_bytes = int(self._slots.allocator.slot_bytes[page])
+            self._page_data(page, larger_bytes)[new_index[here], :slot_bytes] = source[index[here]]
         old = generations_in(headers["word"])
         new = self._slots.new_generations(len(slots))
         moved = headers.copy()

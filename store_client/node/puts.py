@@ -33,6 +33,8 @@ class Put:
     doomed: NDArray[np.bool_]
     ahead_bytes: int = 0
     """Of each slot, where they were granted ahead and have no names."""
+    larger: bool = False
+    """Whether some of its slots are larger than their objects want: see Allocator.take_larger."""
     item: BeginItem | None = None
     """What the headers of all its slots were made of, where that was one item of rows that stand alone."""
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.stateful import stateful_settings
 
 from moonpool.schemas.errors import InternalError
-from moonpool.store_client.node.allocator import Allocator
+from moonpool.store_client.node.allocator import LARGER_MAX, SPARE, Allocator
 from moonpool.store_client.node.layout import Layout
 
 PAGE = 64 << 10
@@ -52,6 +52,21 @@ class AllocatorMachine(RuleBasedStateMachine):
             assert slot & 0xFFFF < self.allocator.layout.slots_per_page(size)
             self.out[slot] = size
 
+    @rule(size=st.sampled_from(SIZES), count=st.integers(0, 100))
+    def take_larger(self, size: int, count: int) -> None:
+        spare = self.allocator.free_bytes - 8 * PAGE // SPARE
+        larger = {other for other in self.out.values() if size < other <= LARGER_MAX * size}
+        room = sum(self.free_of(other) for other in larger)
+        slots = self.allocator.take_larger(size, count).tolist()
+        assert len(slots) <= min(count, room) and len(slots) == len(set(slots) - self.out.keys())
+        for slot in slots:
+            self.out[slot] = int(self.allocator.slot_bytes[slot >> 16])
+            assert size < self.out[slot] <= LARGER_MAX * size
+        taken_bytes = sum(self.out[slot] for slot in slots)
+        assert taken_bytes <= max(0, spare)
+        if len(slots) < min(count, room):  # only where little is left
+            assert spare - taken_bytes < max(larger)
+
     @rule(data=st.data())
     def give(self, data: st.DataObject) -> None:
         if self.out:
@@ -86,6 +101,9 @@ class AllocatorMachine(RuleBasedStateMachine):
             size = self.out[slots[0]]
             per_page = self.allocator.layout.slots_per_page(size)
             elsewhere = self.free_of(size) - (per_page - len(slots))
+            if self.allocator.free_bytes > 8 * PAGE // SPARE:
+                larger = {other for other in self.out.values() if size < other <= LARGER_MAX * size}
+                elsewhere += sum(self.free_of(other) for other in larger)
             if size != unwanted and not fixed[candidate] and elsewhere >= len(slots):
                 candidates[candidate] = len(slots) * size
         assert (page is None) == (not candidates)
@@ -97,12 +115,16 @@ class AllocatorMachine(RuleBasedStateMachine):
         size = self.out[slots[0]]
         if data.draw(st.booleans()):
             places = self.allocator.take(size, len(slots), new_pages=False)
-            assert len(places) == len(slots) and not (places >> 16 == page).any()
-            self.allocator.give(np.array(slots, dtype=np.uint32))
-            self.out.update(dict.fromkeys(places.tolist(), size))
-            for slot in slots:
+            larger_places = self.allocator.take_larger(size, len(slots) - len(places))
+            places = np.concatenate([places, larger_places])
+            assert not (places >> 16 == page).any()
+            moved = slots[: len(places)]
+            self.allocator.give(np.array(moved, dtype=np.uint32))
+            for slot in moved:
                 del self.out[slot]
-            assert not self.allocator.slot_bytes[page]
+            self.out.update({slot: int(self.allocator.slot_bytes[slot >> 16]) for slot in places.tolist()})
+            if len(places) == len(slots):
+                assert not self.allocator.slot_bytes[page]
 
     @rule()
     def open_again(self) -> None:

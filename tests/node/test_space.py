@@ -15,6 +15,7 @@ from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import Begin, BeginItem, DropList, Granted, Status, Victims
 from moonpool.schemas.packed import pack_u32, pack_u64
 from moonpool.store_client.node import space
+from moonpool.store_client.node.ahead import like
 from moonpool.store_client.node.annex import SessionRecord
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.layout import Layout
@@ -117,6 +118,38 @@ async def test_scattered_free_slots_become_a_page_without_any_eviction() -> None
     assert pool.core.slots.allocator.pool_pages == 0
     assert await pool.put(60_000, 1) == [Status.OK]
     assert pool.needs == [] and pool.keeper.counters["pages_emptied"] == 1
+
+
+async def test_more_sizes_than_pages_cost_nobody_anything_while_most_is_free() -> None:
+    pool = Pool(evictable=False)
+    sizes = list(range(1024, 16_000, 251))  # 31 size classes, 16 pages
+    for size in sizes:
+        assert await pool.put(size, 1) == [Status.OK]
+    assert len(pool.sink.index) == len(sizes) and pool.needs == []
+
+
+async def test_slots_ahead_are_never_like_larger_ones() -> None:
+    """A writer asks for slots of its objects' size: others would only lie there."""
+    pool = Pool(evictable=False)
+    for size in (*range(1152, 2049, 128), *range(2304, 3841, 256), 12_000):
+        pool.core.begin(1, pool.request(size, 1), partial=True)
+    for size, granted_like in ((4000, False), (1152, True)):
+        request = pool.request(size, 1)
+        granted = pool.core.begin(1, request, partial=True)
+        assert isinstance(granted, Granted) and granted.statuses == bytes([Status.OK])
+        put = pool.core.writers.get(1).puts[request.put_id]
+        assert (like(pool.core.slots, put) is not None) == granted_like
+
+
+async def test_a_large_object_moves_small_ones_together_before_any_goes() -> None:
+    pool = Pool(evictable=False)
+    for size in list(range(1024, 9000, 251))[:PAGES]:
+        assert await pool.put(size, 2) == [Status.OK] * 2
+    entries = len(pool.sink.index)
+    for _ in range(4):
+        assert await pool.put(40_000, 1) == [Status.OK]
+    assert len(pool.sink.index) == entries + 4 and pool.needs == []
+    assert pool.keeper.counters["pages_emptied"] > 0
 
 
 async def test_what_may_not_be_evicted_stays_and_the_put_gets_no_space() -> None:
