@@ -78,6 +78,13 @@ class Allocator:
         self.free_slot_bytes -= slot_bytes
         return page << SLOT_INDEX_BITS | int(stack[top])
 
+    def take_or_larger(self, slot_bytes: int, count: int, *, new_pages: bool = True) -> U32:
+        """Up to `count` slots of one size, and then of larger ones."""
+        taken = self.take(slot_bytes, count, new_pages=new_pages)
+        if len(taken) < count:
+            taken = np.concatenate([taken, self.take_larger(slot_bytes, count - len(taken))])
+        return taken
+
     def take_larger(self, slot_bytes: int, count: int) -> U32:
         """Up to `count` free slots of the next larger sizes, in pages that are there. Sizes outnumber pages in small pools,
         and one object of an unusual size must not cost a page's worth of others while most of the segment is free."""

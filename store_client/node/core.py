@@ -189,9 +189,7 @@ class NodeCore:
             return Shortage(shortage)
         self.counters["no_space"] += sum(shortage.values())
         put = self._place(session, request.put_id, headers, slots, statuses)
-        granted = put.open_blocks()
-        there = self.slots.allocator.slot_bytes[slots[granted] >> SLOT_INDEX_BITS]
-        put.larger = bool((there != sizes[granted]).any())
+        put.larger = self.slots.bytes_of(slots[statuses == OK]) > int(sizes[statuses == OK].sum())
         self._write_keys(parts, put)
         writer.open(put)
         return put.granted()
@@ -213,9 +211,7 @@ class NodeCore:
             if size > page_bytes:
                 statuses[blocks] = Status.TOO_LARGE
                 continue
-            taken = allocator.take(size, len(blocks))
-            if len(taken) < len(blocks):
-                taken = np.concatenate([taken, allocator.take_larger(size, len(blocks) - len(taken))])
+            taken = allocator.take_or_larger(size, len(blocks))
             slots[blocks[: len(taken)]] = taken
             if len(taken) < len(blocks):
                 statuses[blocks[len(taken) :]] = Status.NO_SPACE

@@ -59,7 +59,7 @@ class Drops:
         committed = same & (headers["word"] == words_of(SlotState.COMMITTED, generations))
         writing = same & (headers["word"] == words_of(SlotState.WRITING, generations))
         gone = distinct(slots[committed])  # a slot named twice is freed once
-        freed_bytes = self._slots.freed_bytes(gone)
+        freed_bytes = self._slots.bytes_of(gone)
         self._slots.forget(gone)
         self._doom(slots[writing])
         return freed_bytes

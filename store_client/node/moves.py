@@ -41,9 +41,7 @@ class Moves:
         held = np.flatnonzero(states_in(headers["word"]) == SlotState.COMMITTED)
         slot_bytes = int(allocator.slot_bytes[page])
         held = held[: max(1, budget_bytes // slot_bytes)]
-        places = allocator.take(slot_bytes, len(held), new_pages=False)
-        if len(places) < len(held):
-            places = np.concatenate([places, allocator.take_larger(slot_bytes, len(held) - len(places))])
+        places = allocator.take_or_larger(slot_bytes, len(held), new_pages=False)
         if self._drops.sweeps or self._slots.sink.opening() or not len(places):
             allocator.give(places)
             allocator.open_page()

@@ -174,7 +174,7 @@ class Slots:
             self.committed -= len(bad)
         return slots[good]
 
-    def freed_bytes(self, slots: U32) -> int:
+    def bytes_of(self, slots: U32) -> int:
         """Bytes that slots take."""
         return int(self.allocator.slot_bytes[slots >> SLOT_INDEX_BITS].sum(dtype=np.int64))
 

@@ -114,9 +114,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         slots = [slot for slot in self.out if slot >> 16 == page]
         size = self.out[slots[0]]
         if data.draw(st.booleans()):
-            places = self.allocator.take(size, len(slots), new_pages=False)
-            larger_places = self.allocator.take_larger(size, len(slots) - len(places))
-            places = np.concatenate([places, larger_places])
+            places = self.allocator.take_or_larger(size, len(slots), new_pages=False)
             assert not (places >> 16 == page).any()
             moved = slots[: len(places)]
             self.allocator.give(np.array(moved, dtype=np.uint32))
