@@ -95,6 +95,12 @@ def count_of(packed: bytes, item_bytes: int, field: str) -> int:
     return count
 
 
+def all_zero(values: U8) -> bool:
+    """Whether there is nothing else in them. numpy's own ways take several times as long for a few."""
+    packed = values.tobytes()
+    return packed.count(0) == len(packed)
+
+
 def u16s(packed: bytes) -> U16:
     """View of little-endian u16 values, read-only."""
     return np.frombuffer(packed, _U16)

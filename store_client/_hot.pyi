@@ -42,7 +42,7 @@ def read_lane(
     idle: bool,
     frame: bytes,
     columns: tuple[Any, Any, Any, Any, Any, Any, Any],
-    keyspace: int,
+    keyspace: bytes,
     rank: int,
     missing: int,
     deadline_s: float,

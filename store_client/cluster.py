@@ -78,6 +78,8 @@ class Cluster:
 
     def __init__(self, directory: Directory, link: Callable[[str], MasterLink], book: KeyspaceBook) -> None:
         self._directory = directory
+        self.name = str(directory)
+        """For messages to people."""
         self._make_link = link
         self._book = book
         self._lock = threading.Lock()
@@ -338,11 +340,6 @@ class Cluster:
 
     def _hash_bytes(self, keyspace: bytes) -> int:
         return self._book.get(keyspace).hash_bytes
-
-    @property
-    def name(self) -> str:
-        """For messages to people."""
-        return str(self._directory)
 
     def open_breakers(self) -> int:
         """Masters that failed lately. Waits for nobody."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from moonpool.schemas.errors import MoonpoolError, ProtocolError
 from moonpool.schemas.messages import Done, Locate, Located, ReportBad, Status
-from moonpool.schemas.packed import U8, U16, U32, U64, PackedHashes, u16s, u32s, u64s
+from moonpool.schemas.packed import U8, U16, U32, U64, PackedHashes, all_zero, u16s, u32s, u64s
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.nodes import Nodes
@@ -49,6 +49,12 @@ class Places:
         nowhere = self.which >= len(located.segments)
         if nowhere.any() and (self.generations[nowhere] != 0).any():
             raise ProtocolError(peer=peer, reason="a location in no segment")
+
+    @property
+    def columns(self) -> tuple[U32, U64, U64]:
+        """Slots, generations and lengths."""
+        located = self._located
+        return u32s(located.slots), u64s(located.generations), u64s(located.lengths)
 
     @property
     def which(self) -> U16:
@@ -170,7 +176,7 @@ class Getter:
     ) -> U8:
         """The same of `places` that are `together` with the wanted lengths."""
         statuses = self._read_segment(places.segments[0], wanted, places, deadline_s)
-        if np.count_nonzero(statuses):
+        if not all_zero(statuses):
             self._mend(wanted, places, places.generations != 0, statuses, again, deadline_s)
         return statuses
 
@@ -226,17 +232,10 @@ class Getter:
         link = self._nodes.find(segment, deadline_s)
         if link is None:
             return np.full(len(places.slots), _FAILED)
-        batch = ReadBatch(
-            keyspace=wanted.keyspace,
-            rank=wanted.rank,
-            hashes=wanted.padded(),
-            slots=places.slots,
-            generations=places.generations,
-            lengths=places.lengths,
-            into=wanted.into,
-            verify=self._verify,
+        columns = (wanted.padded(), *places.columns)
+        return link.read(
+            ReadBatch(wanted.keyspace, wanted.rank, *columns, wanted.into, self._verify), deadline_s
         )
-        return link.read(batch, deadline_s)
 
     def _report(self, wanted: Wanted, places: Places, index: NDArray[np.intp], deadline_s: float) -> None:
         """Says once of each place that it doesn't hold what it should."""

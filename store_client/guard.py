@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 
 from moonpool.schemas.errors import (
     Closed,
@@ -15,11 +16,14 @@ from moonpool.schemas.errors import (
     Unreachable,
     UsedAfterFork,
 )
-from moonpool.schemas.messages import Message
 from moonpool.store_client.breaker import CircuitBreaker
 
 PATIENCE_S = 0.05
 """A peer that was given less time than this has not proved anything by its silence."""
+
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
 
 
 class Guard:
@@ -39,7 +43,7 @@ class Guard:
         """Around one call that began at `start_s`. Raises Unavailable at once where the peer failed lately."""
         return GuardedCall(self, start_s)
 
-    def ask(self, ask: Callable[[Message, float], Message], message: Message, deadline_s: float) -> Message:
+    def ask(self, ask: Callable[[Asked, float], Answer], message: Asked, deadline_s: float) -> Answer:
         """The answer of a call that begins now: `with call`, in fewer steps. Raises also Unavailable."""
         breaker, start_s = self.breaker, time.monotonic()
         if breaker.failures:

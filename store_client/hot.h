@@ -9,7 +9,7 @@
 #include <time.h>
 
 /* What a call takes and gives; native.py names the one it was written for. One more with each change of either. */
-#define HOT_FORMAT 14
+#define HOT_FORMAT 15
 
 /* A column of u64, to be released; -1 and an exception where it is none. */
 int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count);

@@ -54,7 +54,7 @@ static void write_frames(Read *read, Lane *lane) {
 
 /* Takes OK from those whose header names anything else than was asked for. Whether any of the others has a checksum; those
  * of all are in `checksums`, 0 where none is known. */
-static int judge(const Read *read, unsigned long long keyspace, int rank, int missing, PyObject *checksums) {
+static int judge(const Read *read, uint64_t keyspace, int rank, int missing, PyObject *checksums) {
     const Py_buffer *views = read->views;
     const uint64_t *generations = views[GENERATIONS].buf, *lengths = views[LENGTHS].buf;
     uint64_t *told = (uint64_t *)(void *)PyBytes_AsString(checksums), known = 0;
@@ -76,7 +76,7 @@ static int judge(const Read *read, unsigned long long keyspace, int rank, int mi
 }
 
 /* The exchange, once all columns are there. NULL and an exception after a signal, or where there is no memory. */
-static PyObject *exchange(Read *read, int fd, int idle, unsigned long long keyspace, int rank, int missing, double deadline_s) {
+static PyObject *exchange(Read *read, int fd, int idle, uint64_t keyspace, int rank, int missing, double deadline_s) {
     size_t n = (size_t)read->count;
     read->room = malloc(HEADER_BYTES * n + 2 * (FRAME_PREFIX_BYTES + LANE_TAG_BYTES) + 4 * BIN_HEAD_BYTES_MAX + 20 * n);
     PyObject *statuses = PyByteArray_FromStringAndSize(NULL, read->count);
@@ -108,13 +108,16 @@ end:
 
 PyObject *hot_read_lane(PyObject *self, PyObject *arguments) {
     PyObject *objects[COLUMNS], *answer = NULL;
-    unsigned long long keyspace;
+    const char *digest;
+    Py_ssize_t digest_bytes;
+    uint64_t keyspace = 0;
     int fd, idle, rank, missing;
     double deadline_s;
     Read read = {0};
-    if (!PyArg_ParseTuple(arguments, "ipy*(OOOOOOO)Kiid", &fd, &idle, &read.frame, &objects[0], &objects[1], &objects[2],
-                          &objects[3], &objects[4], &objects[5], &objects[6], &keyspace, &rank, &missing, &deadline_s))
+    if (!PyArg_ParseTuple(arguments, "ipy*(OOOOOOO)y#iid", &fd, &idle, &read.frame, &objects[0], &objects[1], &objects[2],
+                          &objects[3], &objects[4], &objects[5], &objects[6], &digest, &digest_bytes, &rank, &missing, &deadline_s))
         return NULL;
+    memcpy(&keyspace, digest, digest_bytes < 8 ? (size_t)digest_bytes : 8); /* schemas/header.py: keyspace_word */
     if (take_columns(&read, objects) == 0)
         answer = exchange(&read, fd, idle, keyspace, rank, missing, deadline_s);
     while (read.viewed)

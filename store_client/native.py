@@ -23,7 +23,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 14
+FORMAT = 15
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:

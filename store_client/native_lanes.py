@@ -54,7 +54,7 @@ def read_lane(
     idle: bool,
     frame: bytes,
     columns: ReadColumns,
-    keyspace: int,
+    keyspace: bytes,
     rank: int,
     deadline_s: float,
 ) -> tuple[int, bool, bytes, U8, U64 | None]:

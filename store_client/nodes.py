@@ -11,7 +11,7 @@ import numpy as np
 
 from moonpool.schemas.errors import MoonpoolError, TransferFailed
 from moonpool.schemas.messages import BeginItem, ClusterMap, GetClusterMap, NodeInfo, PutSmall, Status
-from moonpool.schemas.packed import U8, U64
+from moonpool.schemas.packed import U8, U64, all_zero
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.guard import Guard
 from moonpool.store_client.telemetry import TransferCounts
@@ -61,16 +61,19 @@ class NodeLink:
         """As Transport.read; all FAILED at once where the node failed lately."""
         start_s = time.monotonic()
         try:
-            with self._guard.call(start_s):
-                statuses = self.transport.read(batch, deadline_s)
-                if np.count_nonzero(statuses):
-                    (statuses,), moved_bytes = self._judged([statuses], [batch.lengths])
-                else:  # all are OK, the usual case
-                    moved_bytes = total_bytes(batch.lengths)
-                self._went("load", start_s, moved_bytes)
-                return statuses
+            statuses, moved_bytes = self._guard.ask(self._read, batch, deadline_s)
         except MoonpoolError:
             return self._failed("load", [batch.lengths])[0]
+        self._went("load", start_s, moved_bytes)
+        return statuses
+
+    def _read(self, batch: ReadBatch, deadline_s: float) -> tuple[U8, int]:
+        """Statuses that are known here, and how many bytes came. Raises TransferFailed where none did."""
+        statuses = self.transport.read(batch, deadline_s)
+        if all_zero(statuses):  # the usual case
+            return statuses, total_bytes(batch.lengths)
+        (statuses,), moved_bytes = self._judged([statuses], [batch.lengths])
+        return statuses, moved_bytes
 
     def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
         """As Transport.write; all FAILED at once where the node failed lately."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from moonpool.schemas.errors import InvalidParams, MoonpoolError
 from moonpool.schemas.keyspace import Kind
 from moonpool.schemas.messages import Locate, Presence, Present, Status
-from moonpool.schemas.packed import U8, U64, join_hashes
+from moonpool.schemas.packed import U8, U64, all_zero, join_hashes
 from moonpool.store_client.buffers import fragments_of
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
@@ -87,12 +87,15 @@ class RowCalls:
 
     def locate(self, rows: Rows, deadline_s: float) -> Places:
         """Where they lie, and how long they are. Raises what the call raises."""
-        parts = []
-        for part in _cut(rows.hashes) or [[]]:
-            shards = self._cluster.column(rows.keyspace, part, deadline_s)
-            request = Locate(rows.keyspace, rows.rank, hashes=join_hashes(part), shards=shards)
-            parts.append(self._getter.locate(request, len(part), deadline_s))
-        return Places.join(parts)
+        parts = _cut(rows.hashes) or [[]]
+        if len(parts) == 1:  # the usual case
+            return self._locate_part(rows, parts[0], deadline_s)
+        return Places.join([self._locate_part(rows, part, deadline_s) for part in parts])
+
+    def _locate_part(self, rows: Rows, part: Sequence[bytes], deadline_s: float) -> Places:
+        shards = self._cluster.column(rows.keyspace, part, deadline_s)
+        request = Locate(rows.keyspace, rows.rank, hashes=join_hashes(part), shards=shards)
+        return self._getter.locate(request, len(part), deadline_s)
 
     def put(self, rows: Rows, values: Fragments, deadline_s: float, visible: bool = True) -> list[Status]:
         """Raises only what is wrong with the arguments. `visible`: a get that comes later finds what is OK here."""
@@ -188,7 +191,7 @@ _make_got = partial(tuple.__new__, Got)
 
 def _got(statuses: U8, sizes: NDArray[np.generic]) -> list[Got]:
     each = sizes.tolist()
-    if np.count_nonzero(statuses):
+    if not all_zero(statuses):
         return list(map(_make_got, zip(map(_STATUSES.__getitem__, statuses.tolist()), each, strict=True)))
     if each and each.count(each[0]) == len(each):
         # As blocks are: a thousand new tuples would set the garbage collector off.

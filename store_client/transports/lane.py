@@ -56,7 +56,8 @@ class Lane:
     ) -> None:
         """Connects and shakes hands. Raises OSError, TimeoutError, MoonpoolError."""
         self.peer = address
-        self._traces = False
+        self.traces = False
+        """Whether the node takes traces with requests."""
         self.started = False
         """Whether a byte of the answer to the exchange under way has come."""
         target = Address.parse(address)
@@ -71,7 +72,9 @@ class Lane:
         except BaseException:
             self._sock.close()
             raise
-        self._traces = reply.traces
+        self.traces = reply.traces
+        self.fileno = self._sock.fileno
+        """Of its socket, which has no TLS where there is no ClientTls."""
 
     @property
     def stale(self) -> bool:
@@ -79,11 +82,6 @@ class Lane:
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))
-
-    @property
-    def traced(self) -> bool:
-        """Whether a request of now would carry a trace."""
-        return self._traces and bool(traceparent.get())
 
     def read(self, request: LaneRead, into: Fragments, deadline_s: float) -> tuple[U8, Headers]:
         """Statuses of all objects, and the headers of those that are OK, whose pieces have been filled."""
@@ -181,13 +179,9 @@ class Lane:
     def frame(self, request: Message) -> bytes:
         """A request as it is sent."""
         body = encode(request)
-        if self._traces:
+        if self.traces:
             body = with_trace(traceparent.get(), body)
         return encode_frame(1, body)
-
-    def fileno(self) -> int:
-        """Of its socket, which has no TLS where there is no ClientTls."""
-        return self._sock.fileno()
 
     def _send(self, frame: bytes, deadline_s: float) -> None:
         set_timeout(self._sock, socket.SO_SNDTIMEO, deadline_s)

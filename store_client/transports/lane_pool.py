@@ -174,7 +174,8 @@ class LanePool:
 
     def _once(self, do: Callable[[Lane], Answer], deadline_s: float, fresh: bool) -> Answer:
         """Raises OSError, and _DiedIdle where an idle lane broke before a byte of an answer came."""
-        lane, idle = self._lend(self._take(deadline_s, fresh=fresh), deadline_s)
+        taken = self._take(deadline_s, fresh=fresh)
+        lane, idle = (taken, True) if taken is not None else (self._open(deadline_s), False)
         healthy = False
         try:
             answer = do(lane)
@@ -191,20 +192,20 @@ class LanePool:
         """One lane, and up to `count` of them where nobody has to be waited for. Raises MoonpoolError."""
         start_s = time.monotonic()
         try:
-            lanes = [self._lend(self._take(deadline_s, look=False), deadline_s)]
+            lane = self._take(deadline_s, look=False)
+            lanes = [(lane, True) if lane is not None else (self._open(deadline_s), False)]
         except OSError as error:
             raise self._explain(error, start_s) from error
         if count == 1:
             return lanes
         with suppress(OSError, MoonpoolError):
             while len(lanes) < count:
-                lanes.append(self._lend(self._take(0.0, look=False), deadline_s))
+                lane = self._take(0.0, look=False)
+                lanes.append((lane, True) if lane is not None else (self._open(deadline_s), False))
         return lanes
 
-    def _lend(self, idle: Lane | None, deadline_s: float) -> Borrowed:
-        """The lane that was taken, or a fresh one. Raises OSError, MoonpoolError: its room was given back then."""
-        if idle is not None:
-            return idle, True
+    def _open(self, deadline_s: float) -> Lane:
+        """A fresh lane in the room that was taken. Raises OSError, MoonpoolError: the room was given back then."""
         lane: Lane | None = None
         try:
             lane = Lane(self.address, self._hello, deadline_s, self._credentials)
@@ -215,7 +216,7 @@ class LanePool:
         except BaseException:
             self._give_back(lane, False)
             raise
-        return lane, False
+        return lane
 
     def _take(self, deadline_s: float, *, fresh: bool = False, look: bool = True) -> Lane | None:
         """Room for a lane, and an idle one if there is one. `look`: one that still looks alive."""

@@ -9,18 +9,19 @@ import numpy as np
 
 from moonpool.schemas.errors import MoonpoolError
 from moonpool.schemas.framing import encode_frame
-from moonpool.schemas.header import HEADER_BYTES, HEADER_DTYPE, Headers, keyspace_word
+from moonpool.schemas.header import HEADER_BYTES, HEADER_DTYPE, Headers
 from moonpool.schemas.messages import LaneData, LaneRead, Status, encode
 from moonpool.schemas.packed import U8, U32, U64, pack_u32, pack_u64
 from moonpool.store_client import native_lanes
 from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.tracing import traceparent
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.transports.checksums import mismatches
 from moonpool.store_client.transports.lane import Lane, check_outcome
 from moonpool.store_client.transports.lane_pool import Borrowed, Share
 from moonpool.store_client.transports.proof import judge, sent_of
 
-_OK, _CORRUPT, _FAILED = np.uint8(Status.OK), np.uint8(Status.CORRUPT), np.uint8(Status.FAILED)
+_OK, _CORRUPT = np.uint8(Status.OK), np.uint8(Status.CORRUPT)
 
 
 class LaneReads:
@@ -95,13 +96,8 @@ class WholeRead:
 
     def __init__(self, batch: ReadBatch) -> None:
         self._batch = batch
-        self._statuses: U8 | None = None
-
-    def statuses(self) -> U8:
-        """A Status an object: see LaneReads.judge. All FAILED where nothing came."""
-        if self._statuses is None:
-            return np.full(len(self._batch.slots), _FAILED)
-        return self._statuses
+        self.statuses: U8 | None = None
+        """One an object: see LaneReads.judge. None where nothing came."""
 
     def alone(self, share: Share, deadline_s: float, lane: Lane) -> None:
         """See Shared."""
@@ -121,7 +117,7 @@ class WholeRead:
         """Raises OSError, MoonpoolError."""
         batch, into = self._batch, self._batch.into
         frame = b""
-        if lane.traced:
+        if lane.traces and traceparent.get():
             frame = lane.frame(_request(batch.slots, batch.generations, batch.lengths))
         columns = (
             batch.slots,
@@ -132,9 +128,8 @@ class WholeRead:
             into.addresses,
             into.sizes,
         )
-        word = keyspace_word(batch.keyspace)
         code, lane.started, taken, statuses, told = native_lanes.read_lane(
-            lane.fileno(), idle, frame, columns, word, batch.rank, deadline_s
+            lane.fileno(), idle, frame, columns, batch.keyspace, batch.rank, deadline_s
         )
         if code == native_lanes.LANE_OTHER:
             statuses, headers = lane.finish_read(taken, into, deadline_s)
@@ -143,7 +138,7 @@ class WholeRead:
             check_outcome(code)
         elif told is not None and batch.verify:
             statuses[mismatches(into, told)] = _CORRUPT
-        self._statuses = statuses
+        self.statuses = statuses
 
 
 def _request(slots: U32, generations: U64, lengths: U64) -> LaneRead:

@@ -39,6 +39,8 @@ LANE_BYTES_MIN = 1 << 20
 THREADS_FROM_BYTES = 4 << 20
 """Of one read: from here on a thread a lane, where there are cores for them and for those who send."""
 
+_FAILED = np.uint8(Status.FAILED)
+
 CORES = os.cpu_count() or 1
 
 
@@ -67,7 +69,8 @@ class TcpTransport:
         if info.rpc_address:
             self._rpc = ConnectionPool(info.rpc_address, hello, decode_from_node, credentials=credentials)
             self.door = SmallDoor(self._rpc, spec_of)
-        self._open_to_all = credentials.bare
+        self._served_in_c = native.HOT and credentials.bare
+        """Whether this client is one of those whom lanes answer in C: they may see all."""
         self._workers = Workers(lanes, "moonpool-lane")
         self._gate = Gate(f"the tcp transport of {info.node}")
 
@@ -75,7 +78,9 @@ class TcpTransport:
         """See Transport."""
         count, size_bytes = len(batch.slots), total_bytes(batch.lengths)
         with self._gate:
-            if self.door is not None and is_small_read(count, size_bytes) and not self._lane_is_better():
+            # What the door takes too is quicker by a lane that answers in C, if it needn't be waited for.
+            bare = self._served_in_c and self._lanes.has_room
+            if not bare and self.door is not None and is_small_read(count, size_bytes):
                 small = LaneReads(batch)
                 self._guarded(partial(self._read_small, self.door, small, deadline_s))
                 return small.statuses
@@ -137,10 +142,6 @@ class TcpTransport:
             return [partial(self._read, reads, shares, len(by_lane), deadline_s)]
         return [partial(self._read, reads, shares, 1, deadline_s) for shares in by_lane]
 
-    def _lane_is_better(self) -> bool:
-        """Of what the door takes too. A lane answers in C those who may see all, if it needn't be waited for."""
-        return native.HOT and self._open_to_all and self._lanes.has_room
-
     def _spread(self, tasks: Sequence[Callable[[], None]], deadline_s: float) -> None:
         """Does all of them, the first one in this thread. One that fails, or is never begun, leaves its
         statuses at FAILED."""
@@ -159,14 +160,14 @@ class TcpTransport:
         """What is one share for one lane."""
         whole = WholeRead(batch)
         try:
-            self._read(whole, [(0, len(batch.slots))], 1, deadline_s)
-        except MoonpoolError as error:
+            failures = self._lanes.exchange_all(whole, [(0, len(batch.slots))], None, 1, deadline_s)
+        except MoonpoolError as failure:
+            failures = [failure]
+        for error in failures:
             log.warning("transfer with %s failed: %s", self._peer, error)
-        return whole.statuses()
+        return np.full(len(batch.slots), _FAILED) if whole.statuses is None else whole.statuses
 
-    def _read(
-        self, reads: LaneReads | WholeRead, shares: Sequence[Share], at_once: int, deadline_s: float
-    ) -> None:
+    def _read(self, reads: LaneReads, shares: Sequence[Share], at_once: int, deadline_s: float) -> None:
         # Reads name no keyspace: no node refuses one that it doesn't know.
         for error in self._lanes.exchange_all(reads, shares, None, at_once, deadline_s):
             log.warning("transfer with %s failed: %s", self._peer, error)

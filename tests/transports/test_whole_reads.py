@@ -136,7 +136,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_sent(pair: Pair,
     }
     for spoilt in (columns[field][:1], columns[field][:0]):
         with pytest.raises(ValueError, match="don't fit"):
-            native_lanes.read_lane(-1, False, b"", tuple({**columns, field: spoilt}.values()), 0, 0, 0.0)  # type: ignore[arg-type]
+            native_lanes.read_lane(-1, False, b"", tuple({**columns, field: spoilt}.values()), b"", 0, 0.0)  # type: ignore[arg-type]
     longer = {**columns, "lengths": batch.lengths + np.uint64(1)}
     with pytest.raises(ValueError, match="don't fit"):
-        native_lanes.read_lane(-1, False, b"", tuple(longer.values()), 0, 0, 0.0)  # type: ignore[arg-type]
+        native_lanes.read_lane(-1, False, b"", tuple(longer.values()), b"", 0, 0.0)  # type: ignore[arg-type]
