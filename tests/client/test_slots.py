@@ -20,6 +20,7 @@ from moonpool.schemas.messages import Granted, RegisterKeyspace, Status
 from moonpool.schemas.packed import pack_u32
 from moonpool.store_client import native
 from moonpool.store_client.copiers.host import HostCopier
+from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.transports.shm import ShmTransport
 
@@ -158,3 +159,24 @@ def test_columns_that_do_not_fit_are_refused() -> None:
         native.read_slots(
             layout, slots, none, engine.lengths(), np.zeros(1, dtype="S32"), 0, 0, engine, False
         )
+
+
+@needs_c
+@pytest.mark.parametrize("cuts", [(), (1,), (63, 64), (20_000, 20_001, 50_003)])
+@pytest.mark.parametrize("slot_bytes", [16 << 10, (64 << 10) + 64, 80_000])
+def test_every_byte_of_a_large_object_lands_and_none_beside_it(
+    slot_bytes: int, cuts: tuple[int, ...]
+) -> None:
+    """Long pieces are copied past the caches, a line at a time: whatever their ends are."""
+    page_bytes = 1 << 20
+    data, page_table = np.zeros(page_bytes, dtype=np.uint8), np.full(1, slot_bytes, dtype=np.uint32)
+    layout = np.array([data.ctypes.data, 0, page_table.ctypes.data, page_bytes, 1, 1024], dtype=np.uint64)
+    length = slot_bytes - 13
+    source = np.random.default_rng(slot_bytes).integers(1, 256, length + 3, dtype=np.uint8)[3:]
+    starts = [0, *(cut for cut in cuts if cut < length)]
+    sizes = [end - start for start, end in zip(starts, [*starts[1:], length], strict=True)]
+    pieces = Fragments.lists([[source.ctypes.data + start for start in starts]], [sizes])
+    assert native.fill_slots(layout, np.array([2], dtype=np.uint32), pieces.lengths(), pieces)
+    first = 2 * slot_bytes
+    assert (data[first : first + length] == source).all()
+    assert not data[:first].any() and not data[first + length :].any()
