@@ -237,7 +237,9 @@ class Lane:
             else:
                 self._say_failed(request_id, forbidden(self._admission.identity, LaneRead))
         elif isinstance(message, LaneWrite):
-            self._reply(request_id, self._writes.take(self._sock, message, self._admission.identity))
+            left = self._writes.take(self._sock, request_id, message, self._admission.identity)
+            if left:
+                send(self._sock, [left], time.monotonic() + STALL_S, self._peer)
         elif isinstance(message, LaneKeys):
             self._tell_keys(request_id, message)
         elif isinstance(message, RegisterKeyspace):

@@ -5,35 +5,34 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 
 from moonpool.schemas.access import Identity
-from moonpool.schemas.errors import DeadlineExceeded, InvalidParams, MoonpoolError, Unavailable
+from moonpool.schemas.errors import DeadlineExceeded, InvalidParams, MoonpoolError
+from moonpool.schemas.framing import encode_frame
 from moonpool.schemas.keyspace import KeyspaceSpec
-from moonpool.schemas.messages import BeginItem, Failed, Granted, LaneWrite, Message, Status
+from moonpool.schemas.messages import BeginItem, Failed, Granted, LaneWrite, Status, encode
 from moonpool.schemas.packed import u64s
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.items import BLOCKS_MAX
+from moonpool.store_client.node.lane_answer import LaneAnswer
 from moonpool.store_client.node.lane_io import receive
 from moonpool.store_client.node.lane_limits import deadline_of, total_of
 from moonpool.store_client.node.lane_places import places, scrap
 from moonpool.store_client.node.puts import LANES
-from moonpool.store_client.node.report_streams import Visible
-from moonpool.store_client.node.reports import Surplus
-from moonpool.store_client.node.seen_puts import with_surplus, without_proof
+from moonpool.store_client.node.report_streams import Watch
 from moonpool.store_client.rpc.access import check_role
 from moonpool.store_client.rpc.server_spans import ServerSpans
 
 
 @dataclass(frozen=True, slots=True)
 class LaneHooks:
-    """What a lane asks of its node. `begin`, `register` and what `visible` returns block, and bound their time. `settled`: see
-    SeenPuts; it and `visible` are called under the node's lock."""
+    """What a lane asks of its node. `begin` and `register` block, and bound their time. `settled`: see SeenPuts; it and `watch`
+    are called under the node's lock."""
 
     begin: Callable[[int, BeginItem], Granted]
     register: Callable[[KeyspaceSpec], bytes]
-    visible: Visible
+    watch: Watch
     visible_wait_s: float
     put_ids: itertools.count[int]
     settled: Callable[[int], bool]
@@ -51,9 +50,11 @@ class LaneWrites:
         self.size_bytes = 0
         """Of all payloads so far."""
 
-    def take(self, sock: socket.socket, message: LaneWrite, identity: Identity) -> Message:
-        """Takes the payload off the socket, and returns the answer. The payload of refused objects is thrown away.
-        Raises MoonpoolError where the lane is of no use any more."""
+    def take(
+        self, sock: socket.socket, request_id: int, message: LaneWrite, identity: Identity
+    ) -> memoryview | bytes:
+        """Takes the payload off the socket, and answers: what is left of that to be sent. The payload of refused objects is
+        thrown away. Raises MoonpoolError where the lane is of no use any more."""
         if len(message.item.lengths) % 8 or len(message.item.lengths) > 8 * BLOCKS_MAX:
             raise InvalidParams(field="write.lengths", value="a column", allowed=f"u64, {BLOCKS_MAX} at most")
         lengths: list[int] = u64s(message.item.lengths).tolist()
@@ -64,11 +65,12 @@ class LaneWrites:
             granted = self._begin(put_id, message, identity)
         except MoonpoolError as error:
             receive(sock, scrap(total), deadline_s, self._peer)
-            return Failed(error.code, str(error))
+            return _failed(request_id, error)
         if granted is None:
             receive(sock, scrap(total), deadline_s, self._peer)
             count = len(lengths)
-            return Granted(message.put_id, bytes([Status.BUSY]) * count, bytes(4 * count), bytes(8 * count))
+            granted = Granted(0, bytes([Status.BUSY]) * count, bytes(4 * count), bytes(8 * count))
+            return _answer(request_id, message, granted, granted.statuses)
         try:
             receive(sock, places(self._core.slots, self._memory, granted, lengths), deadline_s, self._peer)
         except BaseException:
@@ -77,10 +79,9 @@ class LaneWrites:
             raise
         self.size_bytes += total
         try:
-            statuses = self._commit(put_id, message)
+            return self._commit(sock, put_id, request_id, message, granted)
         except MoonpoolError as error:
-            return Failed(error.code, str(error))
-        return Granted(message.put_id, statuses, granted.slots, granted.generations)
+            return _failed(request_id, error)
 
     def _begin(self, put_id: int, message: LaneWrite, identity: Identity) -> Granted | None:
         """None where a direct put is to be asked for. Raises MoonpoolError."""
@@ -91,24 +92,35 @@ class LaneWrites:
                 return None
         return self._hooks.begin(put_id, message.item)
 
-    def _commit(self, put_id: int, message: LaneWrite) -> bytes:
-        """A Status byte an object, once the masters have them where that is asked for. Raises MoonpoolError."""
+    def _commit(
+        self, sock: socket.socket, put_id: int, request_id: int, message: LaneWrite, granted: Granted
+    ) -> memoryview | bytes:
+        """What is left of the answer, once the masters have the objects where that is asked for. Raises MoonpoolError."""
         core = self._core
         with core.lock:
-            statuses = core.commit(LANES, [put_id])
+            statuses = core.commit(LANES, [put_id])[0]
             if not message.visible and not message.direct:
-                return statuses[0]
+                return _answer(request_id, message, granted, statuses)
             generations = core.generations
-            seen = self._hooks.visible(core.reported, unbroken=message.direct)
-        try:
-            return with_surplus(statuses, generations, self._await(seen))[0]
-        except Unavailable:  # of a direct put: another stream began
-            return without_proof(statuses)[0]
 
-    def _await(self, seen: Future[Surplus]) -> Surplus:
-        try:
-            return seen.result(self._hooks.visible_wait_s)
-        except (TimeoutError, CancelledError):
-            seen.cancel()
-            wait_s = self._hooks.visible_wait_s
-            raise DeadlineExceeded(peer="the master", what="a report", timeout_s=wait_s) from None
+            def frame(told: bytes) -> bytes:
+                return _answer(request_id, message, granted, told)
+
+            answer = LaneAnswer(sock, frame, statuses, generations)
+            wait = self._hooks.watch(core.reported, answer.seen, unbroken=message.direct)
+        if not answer.wait(self._hooks.visible_wait_s):
+            with core.lock:  # under which it is told
+                wait.leave()
+            if not answer.wait(0.0):
+                wait_s = self._hooks.visible_wait_s
+                raise DeadlineExceeded(peer="the master", what="a report", timeout_s=wait_s)
+        return answer.left
+
+
+def _answer(request_id: int, message: LaneWrite, granted: Granted, statuses: bytes) -> bytes:
+    reply = Granted(message.put_id, statuses, granted.slots, granted.generations)
+    return encode_frame(request_id, encode(reply))
+
+
+def _failed(request_id: int, error: MoonpoolError) -> bytes:
+    return encode_frame(request_id, encode(Failed(error.code, str(error))))

@@ -106,7 +106,7 @@ class Node:
         hooks = LaneHooks(
             self._lane_begin,
             self._lane_register,
-            self._streams.wait,
+            self._streams.watch,
             VISIBLE_WAIT_S,
             self._put_ids,
             self._streams.settled,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from concurrent.futures import Future
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from moonpool.store_client.node.lane_writes import LaneHooks
 from moonpool.store_client.node.lanes import LaneServer
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.memory import HeapMemory
-from moonpool.store_client.node.reports import Surplus
+from moonpool.store_client.node.reports import Seen, Surplus, Wait
 from support.node_sink import IndexSink
 from support.waiting import wait_until
 
@@ -47,7 +46,7 @@ class Served:
         hooks = LaneHooks(
             self._begin,
             self.core.register,
-            self._visible,
+            self._watch,
             0.05,
             itertools.count(1),
             lambda shard: self.settled,
@@ -61,14 +60,12 @@ class Served:
         assert isinstance(granted, Granted)
         return granted
 
-    def _visible(self, serials: Mapping[int, int], *, unbroken: bool = False) -> Future[Surplus]:
+    def _watch(self, serials: Mapping[int, int], seen: Seen, *, unbroken: bool = False) -> Wait:
         self.seen.append(dict(serials))
-        future: Future[Surplus] = Future()
-        if len(self.seen) == 1 and isinstance(self.outcome, Unavailable):
-            future.set_exception(self.outcome)
-        elif len(self.seen) == 1:
-            future.set_result(self.outcome)
-        return future
+        wait = Wait(None, seen, unbroken=unbroken)
+        if len(self.seen) == 1:
+            wait.end(self.outcome)
+        return wait
 
     def wait_idle(self) -> None:
         """Until every lane has ended and nothing is WRITING."""
