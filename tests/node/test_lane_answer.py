@@ -12,7 +12,7 @@ OK, BUSY, FAILED = bytes([Status.OK]), bytes([Status.BUSY]), bytes([Status.FAILE
 
 
 def answer_on(sock: socket.socket) -> LaneAnswer:
-    return LaneAnswer(sock, lambda statuses: b"<" + statuses + b">", 2 * OK, [7, 8])
+    return LaneAnswer(sock, lambda statuses: b"<" + statuses + b">", 2 * OK, [[7, 8]])
 
 
 def test_it_is_sent_by_whoever_hears_of_it() -> None:
