@@ -33,8 +33,6 @@ EXCHANGE_BYTES = 32 << 20
 """Of one exchange: headers are looked at after the last byte, so a longer one would meet more evictions."""
 
 EXCHANGE_OBJECTS = 4096
-LANE_BYTES_MIN = 1 << 20
-"""A smaller share isn't worth another lane."""
 
 THREADS_FROM_BYTES = 4 << 20
 """Of one read: from here on a thread a lane, where there are cores for them and for those who send."""
@@ -42,6 +40,9 @@ THREADS_FROM_BYTES = 4 << 20
 _FAILED = np.uint8(Status.FAILED)
 
 CORES = os.cpu_count() or 1
+
+LANE_BYTES_MIN = (1 if CORES >= 4 else 4) << 20
+"""A smaller share isn't worth another lane: less so where the threads that bring it share a few cores with each other."""
 
 
 class TcpTransport:

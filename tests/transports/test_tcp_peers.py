@@ -18,6 +18,7 @@ from moonpool.schemas.framing import PROTOCOL_VERSION, encode_frame
 from moonpool.schemas.header import SlotState, word_of
 from moonpool.schemas.messages import Failed, Hello, LaneData, Status, Welcome, encode
 from moonpool.store_client import native
+from moonpool.store_client.transports import tcp
 from moonpool.store_client.transports.tcp import TcpTransport
 
 needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
@@ -45,6 +46,7 @@ def node(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., tuple[BadNode, TcpTransport]]]:
     monkeypatch.setattr(native, "HOT", request.param)
+    monkeypatch.setattr(tcp, "LANE_BYTES_MIN", 1 << 20)  # as where there are many cores
     with ExitStack() as stack:
 
         def make(*serve: Serve, lanes: int = 1) -> tuple[BadNode, TcpTransport]:

@@ -186,6 +186,7 @@ def test_large_reads_have_a_thread_a_lane_where_there_are_cores(
 ) -> None:
     """Whole exchanges behind each other on each lane: two of them, on two, neither of which waits for the other."""
     monkeypatch.setattr(tcp, "CORES", 16)
+    monkeypatch.setattr(tcp, "LANE_BYTES_MIN", 1 << 20)
     monkeypatch.setattr(tcp, "THREADS_FROM_BYTES", 1)
     monkeypatch.setattr(tcp, "EXCHANGE_OBJECTS", 1)
 
