@@ -117,6 +117,8 @@ class MasterCore:
         ).take
         """A piece of a node's report stream: `handle` of a Report, whoever sent it."""
         self._counts: Counter[str] = Counter()
+        self._question = self._step(0.0, "", 0)
+        """Of all questions: they leave nothing in it, and to make one takes longer than to look for a row."""
         self.tags = Tags()
         """Which blocks requests and sessions have written."""
         self._handlers: dict[type[Message], Callable[[Any, float, Origin], Outcome]] = {
@@ -146,7 +148,10 @@ class MasterCore:
 
     def answer(self, message: Message, now_s: float, origin: Origin) -> Message:
         """`handle` of a question that `check` has passed, which leaves nothing for the nodes: nothing comes so often."""
-        reply, _ = self._shards.ask(message, self._steps(now_s, origin.host))
+        step = self._question
+        step.now_s, step.impaired = now_s, self._nodes.impaired
+        step.near = partial(self._nodes.near, origin.host)
+        reply = self._shards.answer(message, step)
         count(self._counts, message, reply)
         return reply
 

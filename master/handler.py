@@ -51,7 +51,9 @@ log = logging.getLogger(__name__)
 QUESTIONS = frozenset[type[Message]]({Probe, Match, Presence, Locate, Renew, Describe, DescribeKeyspace})
 """Requests that leave nothing for the nodes to do."""
 
-LOOKUPS = frozenset({Presence, Locate})
+SHORT_BYTES = 16 * LOOKUP_SLICE
+"""Packed hashes, of 16 bytes or more, that are one slice, whatever they are."""
+
 WAIT_MS_MAX = 60_000
 TICK_S = 0.2
 
@@ -108,7 +110,8 @@ class MasterHandler:
     def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
         """See Handler. Awaitable is what nodes must confirm, or the store, and requests so long that they go in
         slices."""
-        if not self._look_at_lease() and not isinstance(message, GetStatus):
+        alone = self.serving is _always
+        if not alone and not self._look_at_lease() and not isinstance(message, GetStatus):
             raise self._deposed()
         if type(message) is Report:
             return self._report(message, peer)
@@ -165,8 +168,13 @@ class MasterHandler:
 
     def _answer(self, message: Message, origin: Origin) -> Message | Awaitable[Message]:
         """To one of QUESTIONS."""
-        self._core.check(message, origin)
-        parts = self._core.shards.slices(message, LOOKUP_SLICE if type(message) in LOOKUPS else SLICE_BLOCKS)
+        if not origin.sees_all:
+            self._core.check(message, origin)
+        if isinstance(message, (Presence, Locate)):
+            short = len(message.hashes) <= SHORT_BYTES and not message.shards  # the usual case
+            parts = [] if short else self._shards.slices(message, LOOKUP_SLICE)
+        else:
+            parts = self._shards.slices(message, SLICE_BLOCKS)
         if parts:
             return self._answer_parts(message, parts, origin)
         return self._core.answer(message, self._clock.now_s(), origin)

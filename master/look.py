@@ -63,7 +63,7 @@ class Look:
 
     def epoch_of(self, shard: int) -> int:
         """Of a shard that is owned."""
-        return self._shards.epoch_of(shard)
+        return self._shards.epoch(shard)
 
     def top_prefixes(self) -> list[tuple[int, TopPrefixes]]:
         """(shard, what prompts begin with most often)."""

@@ -148,6 +148,8 @@ def locate(table: Table, message: Locate, step: Step) -> Located:
             found = native.find_places(table.native, message.hashes, message.rank, step.usable, length)
             if found is not None:
                 segments, *columns = found
+                if len(segments) == 2:  # the usual case
+                    return Located([step.names[int.from_bytes(segments, "little")]], *columns)
                 return Located([step.names[number] for number in u16s(segments).tolist()], *columns)
         rows = table.rows.find(message.hashes, table.spec.hash_bytes)
         rows = np.where(table.all_sound(rows, message.rank), rows, NO_ROW)

@@ -6,8 +6,10 @@ from collections import Counter
 
 from moonpool.schemas.messages import (
     Clear,
+    Located,
     Matched,
     Message,
+    Present,
     Probed,
     PutAnswer,
     PutStart,
@@ -21,6 +23,8 @@ _PUT_ANSWERS = [(int(answer), f"put_{answer.name.lower()}") for answer in PutAns
 
 def count(counts: Counter[str], message: Message, reply: Message) -> None:
     """Takes one answered request in."""
+    if isinstance(reply, (Located, Present)):
+        return  # nothing comes so often
     if isinstance(reply, Probed):
         counts["matches"] += 1
         counts["matched_blocks"] += sum(reply.ready)

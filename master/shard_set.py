@@ -153,10 +153,6 @@ class ShardSet:
         rows back whose removal is recorded."""
         return [(shard, life.epoch) for shard, life in self._lives.items() if life.changes]
 
-    def epoch_of(self, shard: int) -> int:
-        """Of a shard that is owned."""
-        return self._lives[shard].epoch
-
     # ------------------------------------------------------------ keyspaces
 
     def register(self, spec: KeyspaceSpec) -> None:
@@ -250,6 +246,12 @@ class ShardSet:
         check_count(blocks * (len(parts) - 1), "hashes")
         return parts if len(parts) > 1 else []
 
+    def answer(self, message: Message, step: Step) -> Message:
+        """`ask` of a question that leaves nothing for the nodes."""
+        if self.total == 1:
+            return self.get(0).ask(message, step)
+        return self.ask(message, lambda _: step)[0]
+
     def ask(self, message: Message, step_of: StepOf) -> tuple[Message, list[Step]]:
         """A client's request: the answer, and what it leaves for the nodes. Raises MoonpoolError for refusals. One
         that concerns several shards may have changed some of them then: leases and promises end by themselves, and
@@ -304,8 +306,7 @@ class ShardSet:
             room.make()
             freed_bytes += room.freed_bytes
         drops = [drop for step in steps.values() for drop in step.drops.take(segment)]
-        age_ms = next_age_ms(tables, segment, now_s)
-        return Evicted(drops, freed_bytes, age_ms, list(steps.values()))
+        return Evicted(drops, freed_bytes, next_age_ms(tables, segment, now_s), list(steps.values()))
 
     def lose(self, segment: int) -> None:
         """The segment's copies go, in slices."""
