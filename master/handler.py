@@ -147,7 +147,8 @@ class MasterHandler:
         return reply
 
     def _report(self, message: Report, peer: Peer) -> Message:
-        self._check_segment(message.segment, peer)
+        if self._nodes.get(message.segment) is not peer:
+            raise _not_announced(message.segment)
         if not peer.identity.sees_all:
             self._core.check(message, self._origin(peer))
         outcome = self._core.report(message, self._clock.now_s())
@@ -292,8 +293,7 @@ class MasterHandler:
 
     def _check_segment(self, segment: bytes, peer: Peer) -> None:
         if self._nodes.get(segment) is not peer:
-            allowed = "the one announced on this connection, and not since on another"
-            raise InvalidParams(field="segment", value=segment.hex(), allowed=allowed)
+            raise _not_announced(segment)
 
     def _check_announce(self, message: Announce, peer: Peer) -> None:
         if peer.hello.role != "node":
@@ -371,6 +371,11 @@ class MasterHandler:
         for timer in (self._timer, self._piece):
             if timer is not None:
                 timer.cancel()
+
+
+def _not_announced(segment: bytes) -> InvalidParams:
+    allowed = "the one announced on this connection, and not since on another"
+    return InvalidParams(field="segment", value=segment.hex(), allowed=allowed)
 
 
 async def _after(first: Awaitable[None], reply: Message) -> Message:

@@ -25,6 +25,7 @@ class Ghosts:
 
     def __init__(self) -> None:
         self._slots = array("I", bytes(4 * SLOTS_MIN))
+        self._none = True  # until the pool is full for the first time
 
     def make_room(self, rows: int) -> None:
         """The pool holds so many rows. Growing forgets what was known, which is seldom and does no harm."""
@@ -34,6 +35,7 @@ class Ghosts:
 
     def put(self, name: int, uses: int) -> None:
         """A row with so many uses (1 to USES_MAX) has left."""
+        self._none = False
         tag = name >> _TAG_SHIFT & (1 << _TAG_BITS) - 1
         self._slots[name & len(self._slots) - 1] = tag << _USES_BITS | uses
 
@@ -59,6 +61,8 @@ class Ghosts:
 
     def take_packed(self, packed: bytes, hash_bytes: int) -> bytes:
         """`take` of each packed hash, by its name; empty where nothing is known of any."""
+        if self._none:
+            return b""
         if native.HOT:
             return native.take_ghosts(self._slots, packed, hash_bytes)
         starts = range(0, len(packed), hash_bytes)
@@ -67,6 +71,7 @@ class Ghosts:
 
     def put_all(self, names: U64, uses: U8) -> None:
         """Rows with so many uses have left."""
+        self._none = False
         slots = view(self._slots)
         tags = (names >> np.uint64(_TAG_SHIFT)) & np.uint64((1 << _TAG_BITS) - 1)
         values = (tags << np.uint64(_USES_BITS)) | uses

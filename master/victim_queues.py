@@ -121,7 +121,7 @@ class OrderedRows:
 
     def push(self, score: int, row: int) -> None:
         """Adds an entry."""
-        if self._open and score == self._open_score:
+        if score == self._open_score and self._open:
             self._open.push(-self._depth_of(row), row)
         else:
             self._calendar.push(score, row)

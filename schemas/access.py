@@ -37,6 +37,7 @@ _CLIENTS = frozenset({Role.CLIENT})
 _NODES = frozenset({Role.NODE})
 _ALL = frozenset(Role)
 _ADMIN = frozenset[Role]()
+_SEEING_ALL = (Role.ADMIN, Role.NODE, Role.MONITOR)
 
 ALLOWED: dict[type[m.Message], frozenset[Role]] = {
     # clients to a master
@@ -102,7 +103,7 @@ class Identity:
     @property
     def sees_all(self) -> bool:
         """Whether keyspaces and counters of every tenant are its business."""
-        return self.role in (Role.ADMIN, Role.NODE, Role.MONITOR)
+        return self.role in _SEEING_ALL
 
     def sees(self, tenant: str) -> bool:
         """Whether that tenant's keyspaces are its business."""
