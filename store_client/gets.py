@@ -14,7 +14,19 @@ from numpy.typing import NDArray
 
 from moonpool.schemas.errors import MoonpoolError, ProtocolError
 from moonpool.schemas.messages import Done, Locate, Located, ReportBad, Status
-from moonpool.schemas.packed import U8, U16, U32, U64, PackedHashes, all_zero, u16s, u32s, u64s
+from moonpool.schemas.packed import (
+    PACKED_U32,
+    PACKED_U64,
+    U8,
+    U16,
+    U32,
+    U64,
+    PackedHashes,
+    all_zero,
+    u16s,
+    u32s,
+    u64s,
+)
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.nodes import Nodes
@@ -54,7 +66,11 @@ class Places:
     def columns(self) -> tuple[U32, U64, U64]:
         """Slots, generations and lengths."""
         located = self._located
-        return u32s(located.slots), u64s(located.generations), u64s(located.lengths)
+        return (
+            np.frombuffer(located.slots, PACKED_U32),
+            np.frombuffer(located.generations, PACKED_U64),
+            np.frombuffer(located.lengths, PACKED_U64),
+        )
 
     @property
     def which(self) -> U16:

@@ -87,15 +87,16 @@ class RowCalls:
 
     def locate(self, rows: Rows, deadline_s: float) -> Places:
         """Where they lie, and how long they are. Raises what the call raises."""
-        parts = _cut(rows.hashes) or [[]]
-        if len(parts) == 1:  # the usual case
-            return self._locate_part(rows, parts[0], deadline_s)
-        return Places.join([self._locate_part(rows, part, deadline_s) for part in parts])
+        count = len(rows.hashes)
+        if count <= BATCH_MAX:  # the usual case
+            return self._locate_part(rows, rows.hashes, count, deadline_s)
+        parts = _cut(rows.hashes)
+        return Places.join([self._locate_part(rows, part, len(part), deadline_s) for part in parts])
 
-    def _locate_part(self, rows: Rows, part: Sequence[bytes], deadline_s: float) -> Places:
+    def _locate_part(self, rows: Rows, part: Sequence[bytes], count: int, deadline_s: float) -> Places:
         shards = self._cluster.column(rows.keyspace, part, deadline_s)
         request = Locate(rows.keyspace, rows.rank, hashes=join_hashes(part), shards=shards)
-        return self._getter.locate(request, len(part), deadline_s)
+        return self._getter.locate(request, count, deadline_s)
 
     def put(self, rows: Rows, values: Fragments, deadline_s: float, visible: bool = True) -> list[Status]:
         """Raises only what is wrong with the arguments. `visible`: a get that comes later finds what is OK here."""

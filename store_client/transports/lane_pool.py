@@ -145,6 +145,8 @@ class LanePool:
             for number, (lane, _) in enumerate(lanes):
                 self._give_back(lane, number < len(errors) and errors[number] is None)
         again: list[tuple[Share, bool]] = []
+        if not any(errors):  # the usual case
+            return again
         for (lane, idle), share, error in zip(lanes, shares, errors, strict=True):
             died = isinstance(error, BrokenPipeError | ConnectionResetError) and idle and not lane.started
             if died or isinstance(error, KeyspaceUnknown):

@@ -107,8 +107,9 @@ class WholeRead:
         self, lanes: Sequence[Borrowed], shares: Sequence[Share], deadline_s: float
     ) -> list[Exception | None]:
         """See Shared: one lane, and one share, which is all."""
+        ((lane, idle),) = lanes
         try:
-            self._read(*lanes[0], deadline_s)
+            self._read(lane, idle, deadline_s)
         except (OSError, MoonpoolError) as error:
             return [error]
         return [None]
