@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moonpool.schemas.errors import InvalidParams
-from moonpool.schemas.header import SLOT_INDEX_BITS, SlotState, keyspace_word, word_of
+from moonpool.schemas.header import GENERATION_BITS, SLOT_INDEX_BITS, SlotState, keyspace_word, word_of
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import AHEAD_BYTES, AHEAD_SLOTS, BeginItem, Entries, Granted
 from moonpool.schemas.packed import U32, U64
@@ -32,6 +32,9 @@ SHARE = 32
 
 PAGES_LEFT = 8
 """No page is cut for such a grant where fewer than this part of all pages are left."""
+
+_DOOMED = np.ones(AHEAD_SLOTS, dtype=np.bool_)
+_WRITING = word_of(SlotState.WRITING, 0)
 
 _HEADER = struct.Struct("<QQHHIQQQ32s32sIHHQ")
 """HEADER_DTYPE."""
@@ -86,11 +89,10 @@ def grant_ahead(
         allocator.give(taken)
         return None
     generations = slots.new_generations(count)
-    word = word_of(SlotState.WRITING, 0)
-    header = _HEADER.pack(word, wanted.keyspace, 0, 0, 0, 0, 0, session, b"", b"", 0, 0, DOOMED, put_id)
+    header = _HEADER.pack(_WRITING, wanted.keyspace, 0, 0, 0, 0, 0, session, b"", b"", 0, 0, DOOMED, put_id)
     name_slots(slots, taken, header, int(generations[0]), wanted.slot_bytes, bytes(8 * count))
     slots.count_writing(taken, 1)
-    doomed = np.ones(count, dtype=np.bool_)
+    doomed = _DOOMED[:count].copy()
     put = Put(session, put_id, np.zeros(count, dtype=np.uint8), taken, generations, doomed, wanted.slot_bytes)
     writer.open(put)
     return put.granted()
@@ -115,7 +117,8 @@ def name(slots: Slots, put: Put, item: BeginItem, spec: KeyspaceSpec, shards: in
     if count > len(put.slots):
         raise InvalidParams(field="item", value=f"{count} blocks", allowed=f"{len(put.slots)} at most")
     lengths = item.lengths
-    if not spec.variable_size:
+    by_class = spec.variable_size
+    if not by_class:
         same = spec.shard_bytes[item.rank].to_bytes(8, "little") * count
         if fixed_slot_bytes(spec.shard_bytes[item.rank]) != put.ahead_bytes or lengths not in (b"", same):
             raise _other_size(put)
@@ -135,7 +138,7 @@ def name(slots: Slots, put: Put, item: BeginItem, spec: KeyspaceSpec, shards: in
         item.hashes,
         parent,
         keys,
-        by_class=spec.variable_size,
+        by_class=by_class,
     )
     if size_bytes < 0:
         raise _other_size(put)
@@ -168,7 +171,7 @@ def entries_of(item: BeginItem, parent: bytes, slots: U32, generations: U64, len
 def header_of(item: BeginItem, spec: KeyspaceSpec, state: SlotState, session: int, put_id: int) -> bytes:
     """What the headers of all blocks have in common."""
     return _HEADER.pack(
-        word_of(state, 0),
+        state << GENERATION_BITS,
         keyspace_word(item.keyspace),
         item.rank,
         spec.hash_bytes,

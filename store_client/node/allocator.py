@@ -205,8 +205,10 @@ class Allocator:
         top = int(self.free[page])
         self.free[page] = top - count
         # Sorted, so that a batch reads and writes its slots in the order of their addresses.
-        indices = np.sort(stack[top - count : top]).astype(np.uint32)
-        return indices | np.uint32(page << SLOT_INDEX_BITS)
+        slots: U32 = stack[top - count : top].astype(np.uint32)
+        slots.sort()
+        slots |= np.uint32(page << SLOT_INDEX_BITS)
+        return slots
 
     def _push(self, page: int, indices: U16) -> None:
         stack, top, count = self._stacks[page], int(self.free[page]), len(indices)
