@@ -121,6 +121,11 @@ def test_few_bytes() -> None:
         ProbedRun(0, 65, 65, bytes(16)),
         ProbedRun(-1, 1, 1, bytes(16)),
         ProbedRun(0, 3, 2, bytes(33)),
+        ProbedRun(1024, 513, 513, bytes(16)),
+        ProbedRun(1500, 37, 37, bytes(16)),
+        ProbedRun(1 << 31, 1, 1, bytes(16)),
+        ProbedRun(512, 0, 1, b""),
+        ProbedRun(512, 3, 2, bytes(33)),
     ],
 )
 def test_bad_runs_are_refused(run: ProbedRun) -> None:
