@@ -83,6 +83,8 @@ def adopt(table: Table, promises: Promises, segment: int, op: Entries, now_s: fl
 
 
 def _commit(table: Table, promises: Promises, segment: int, op: Entries, step: Step) -> None:
+    if adopt(table, promises, segment, op, step.now_s) is not None:
+        return  # as most are, also among others
     entries = read_entries(op, table.spec)
     table.layers.ordered |= op.copied
     # What was ordered is wanted. After a take-over nobody knows which of two copies was there first.
