@@ -322,23 +322,21 @@ class NodeCore:
         return answers
 
     def _commit(self, put: Put) -> bytes:
-        blocks = put.open_blocks()
-        self.slots.count_writing(put.slots[blocks], -1)
-        doomed = put.doomed[blocks]
-        if doomed.any():
-            gone, blocks = blocks[doomed], blocks[~doomed]
-            self.slots.free(put.slots[gone], put.generations[gone])
-            put.statuses[gone] = Status.GONE
-            self.counters["blocks_gone"] += len(gone)
-        if len(blocks):
-            slots, generations = put.slots[blocks], put.generations[blocks]
+        whole = put.item if not np.count_nonzero(put.doomed) else None  # the usual case
+        if whole is not None:
+            slots, generations = put.slots, put.generations
+        else:
+            slots, generations, gone = self.drops.leave_doomed(put)
+            self.counters["blocks_gone"] += gone
+        self.slots.count_writing(slots, -1)
+        if len(slots):
             rows = self.slots.rows(slots)
             self.slots.headers.turn(rows, words_of(SlotState.COMMITTED, generations))
-            self.slots.committed += len(blocks)
-            self.counters["blocks_committed"] += len(blocks)
-            if put.item is not None and len(blocks) == len(put.slots):
-                lengths, item = u64s(put.item.lengths), put.item
-                ops = [(item.shard, entries_of(item, b"", slots, generations, item.lengths))]
+            self.slots.committed += len(slots)
+            self.counters["blocks_committed"] += len(slots)
+            if whole is not None:
+                lengths = u64s(whole.lengths)
+                ops = [(whole.shard, entries_of(whole, b"", slots, generations, whole.lengths))]
             else:
                 headers = self.slots.headers.snapshot(rows)
                 lengths, ops = headers["length"], entries(headers, slots, self.keyspaces)

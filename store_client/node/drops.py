@@ -12,7 +12,7 @@ from moonpool.schemas.packed import U32, U64, count_of, distinct, u32s, u64s
 from moonpool.store_client.node.headers import DOOMED, generations_in, states_in, words_of
 from moonpool.store_client.node.layout import orders_obeyed
 from moonpool.store_client.node.obeyed import Obeyed
-from moonpool.store_client.node.puts import Writers
+from moonpool.store_client.node.puts import Put, Writers
 from moonpool.store_client.node.slots import Slots
 
 FORWARDS_MAX = 1 << 16
@@ -37,6 +37,18 @@ class Drops:
         self.sweeps = 0
         """Predicate drops under way: meanwhile nothing may move to a page that they have passed. Those that mean only
         what was begun before (see Drop) from the moment that they come: what moves gets a new generation."""
+
+    def leave_doomed(self, put: Put) -> tuple[U32, U64, int]:
+        """Of a put that is to be committed: frees what was doomed meanwhile, which is GONE. Returns slots and generations of
+        the other blocks, and how many are gone."""
+        blocks = put.open_blocks()
+        doomed = put.doomed[blocks]
+        gone, blocks = blocks[doomed], blocks[~doomed]
+        if len(gone):
+            self._slots.count_writing(put.slots[gone], -1)
+            self._slots.free(put.slots[gone], put.generations[gone])
+            put.statuses[gone] = Status.GONE
+        return put.slots[blocks], put.generations[blocks], len(gone)
 
     def exact(self, drops: list[DropList]) -> int:
         """Drops what still is where the master says, or where a move took it. Returns bytes freed.
