@@ -72,7 +72,7 @@ class ObjectPuts:
                 if few is not None:
                     return few
         fragments, keep = fragments_of([[value] for value in values], writable=False, what="values")
-        statuses = self._put_ahead(keyspace, keys, fragments, deadline_s)
+        statuses = self._put_direct(keyspace, keys, fragments, deadline_s)
         if statuses is None:
             statuses = self._rows.put(rows_of(keyspace, keys), fragments, deadline_s)
         del keep
@@ -94,7 +94,7 @@ class ObjectPuts:
                 if few is not None:
                     return few
         fragments, keep = multi_buffers(addresses, sizes, writable=False)
-        statuses = self._put_ahead(keyspace, keys, fragments, deadline_s)
+        statuses = self._put_direct(keyspace, keys, fragments, deadline_s)
         if statuses is None:
             statuses = self._rows.put(rows_of(keyspace, keys), fragments, deadline_s)
         del keep
@@ -153,11 +153,11 @@ class ObjectPuts:
             return 0
         return shard_of(keyspace, hashes, shards) if count == 1 else None
 
-    def _put_ahead(
+    def _put_direct(
         self, keyspace: bytes, keys: Sequence[str], source: Fragments, deadline_s: float
     ) -> list[Status] | None:
-        """Without asking a master, into slots that the node has granted ahead. None, and nothing was done: they go the
-        batches' way."""
+        """Without asking a master: into slots that the node has granted ahead, or over a lane. None, and nothing was done:
+        they go the batches' way."""
         if not 0 < source.count == len(keys) <= AHEAD_SLOTS:
             return None
         lengths, hashes = source.lengths(), hash_keys(keys, KEY_BYTES_MAX)
@@ -172,7 +172,7 @@ class ObjectPuts:
         if link is None:
             return None
         item = BeginItem(keyspace, 0, 0, b"", hashes, lengths.tobytes(), list(keys), shard)
-        statuses = link.put_ahead(WriteBatch(item, lengths, source, True, True), deadline_s)
+        statuses = link.put_direct(WriteBatch(item, lengths, source, True, True), deadline_s)
         if statuses is None:
             return None
         return self._said(item, source, statuses, deadline_s)

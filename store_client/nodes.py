@@ -95,13 +95,15 @@ class NodeLink:
             return None
         return self._put_few(message.item, lambda: door.put(message, deadline_s))
 
-    def put_ahead(self, batch: WriteBatch, deadline_s: float) -> bytes | None:
-        """`write` of a few objects of a flat keyspace into slots that the node has granted ahead: a Status byte each. None, and
-        nothing was put, where there are none."""
+    def put_direct(self, batch: WriteBatch, deadline_s: float) -> bytes | None:
+        """`write` of a few objects of a flat keyspace that no master was asked about: a Status byte each. On this host into
+        slots that the node has granted ahead. None, and nothing was put: they go the batches' way."""
         transport = self.transport
-        if not isinstance(transport, ShmTransport):
-            return None
-        return self._put_few(batch.item, lambda: transport.put_ahead(batch, deadline_s))
+        if isinstance(transport, ShmTransport):
+            return self._put_few(batch.item, lambda: transport.put_ahead(batch, deadline_s))
+        if isinstance(transport, TcpTransport):
+            return self._put_few(batch.item, lambda: transport.write([batch], deadline_s)[0].tobytes())
+        return None
 
     def _put_few(self, item: BeginItem, put: Callable[[], bytes | None]) -> bytes | None:
         way, start_s, count = (self.transport.name, "save"), time.monotonic(), len(item.lengths) // 8
