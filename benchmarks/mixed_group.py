@@ -1,7 +1,8 @@
 """A client that wants single objects quickly, beside one that never pauses.
 
 Names: mixed_<put|get>_4k_greedy: beside a client that moves batches of 1 MiB objects of its own;
-mixed_<put|get>_4k_evicting: in a full pool, beside a client whose every put evicts.
+mixed_<put|get>_4k_evicting: in a full pool, beside a client whose every put evicts. mixed_rate_<greedy|evicting>: how
+many objects the other one gets through meanwhile, since a quiet client has it easy beside one that hardly works.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result
 def _case(scale: Scale, pairs: list[tuple[Worker, Worker]], load: str) -> list[Result]:
     puts = Samples(f"mixed_put_4k_{load}", "mixed", "us")
     gets = Samples(f"mixed_get_4k_{load}", "mixed", "us")
+    rates = Samples(f"mixed_rate_{load}", "mixed", "objects/s")
     partner = dict(pairs)
     calls = max(3, scale.calls // 10)
     for number, order in rounds(scale, [quiet for quiet, _ in pairs]):
@@ -47,9 +49,10 @@ def _case(scale: Scale, pairs: list[tuple[Worker, Worker]], load: str) -> list[R
                 seconds=scale.churn_s,
             )
             answer = quiet.ask("puts_and_gets", prefix=prefix, size=OBJECT_BYTES, calls=calls)
-            greedy.receive()
+            work = greedy.receive()
             if number >= 0:
+                rates.add(quiet.name, [work["stored"] / work["seconds"]], work["verified"])
                 for samples in (puts, gets):
                     seconds = answer["puts" if samples is puts else "gets"]
                     samples.add(quiet.name, [one * 1e6 for one in seconds], answer["verified"])
-    return [*puts.results(), *gets.results()]
+    return [*puts.results(), *gets.results(), *rates.results()]

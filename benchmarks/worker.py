@@ -134,16 +134,16 @@ class Commands:
 
     def put_and_remove(self, prefix: str, size: int, batch: int, seconds: float) -> dict[str, Any]:
         """Batches that come and go without a pause, in a pool that isn't full."""
-        rounds = 0
+        stored = got = rounds = 0
         start_s = time.perf_counter()
         while time.perf_counter() - start_s < seconds:
             shape = Shape(batch, size, place=rounds)
             keys = names(f"{prefix}{rounds}-", batch)
-            self._subject.put(keys, self._arena.pieces(shape, back=False))
-            self._subject.get(keys, self._arena.pieces(shape, back=True))
+            stored += self._subject.put(keys, self._arena.pieces(shape, back=False))
+            got += self._subject.get(keys, self._arena.pieces(shape, back=True))
             self._subject.remove(keys)
             rounds += 1
-        return {"rounds": rounds}
+        return {"stored": stored, "seconds": time.perf_counter() - start_s, "verified": got == stored}
 
     def remove(self, prefix: str, count: int) -> dict[str, Any]:
         """Forgets objects."""

@@ -60,7 +60,7 @@ def other_cases() -> set[tuple[str, str]]:
         found |= {("churn", f"churn_{size}"), ("churn", f"churn_{size}_failed")}
     found |= {("recovery", f"recovery_{what}") for what in ("puts", "found", "lost")}
     for do, load in itertools.product(("put", "get"), ("greedy", "evicting")):
-        found.add(("mixed", f"mixed_{do}_4k_{load}"))
+        found |= {("mixed", f"mixed_{do}_4k_{load}"), ("mixed", f"mixed_rate_{load}")}
     return found
 
 
