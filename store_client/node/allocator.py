@@ -136,10 +136,11 @@ class Allocator:
         used = self.slots - self.free
         free = np.where(np.arange(len(sizes)) == self._closed, 0, self.free)
         kinds, kind = np.unique(sizes, return_inverse=True)
-        largest = kinds * (LARGER_MAX if self._spare_bytes else 1)
-        serves = (kinds >= kinds[:, np.newaxis]) & (kinds <= largest[:, np.newaxis])
-        elsewhere = (serves @ np.bincount(kind, weights=free, minlength=len(kinds)))[kind] - free
-        fits = (sizes > 0) & (sizes != unwanted_slot_bytes) & (fixed == 0) & (elsewhere >= used)
+        free_of = np.bincount(kind, weights=free, minlength=len(kinds))
+        serves = (kinds >= kinds[:, np.newaxis]) & (kinds <= LARGER_MAX * kinds[:, np.newaxis])
+        larger = ((serves @ free_of)[kind] - free >= used) & (used * sizes * LARGER_MAX <= self._spare_bytes)
+        fits = (sizes > 0) & (sizes != unwanted_slot_bytes) & (fixed == 0)
+        fits &= larger | (free_of[kind] - free >= used)
         if not fits.any():
             return None
         return int(np.argmin(np.where(fits, used * sizes, np.iinfo(np.int64).max)))

@@ -101,7 +101,8 @@ class AllocatorMachine(RuleBasedStateMachine):
             size = self.out[slots[0]]
             per_page = self.allocator.layout.slots_per_page(size)
             elsewhere = self.free_of(size) - (per_page - len(slots))
-            if self.allocator.free_bytes > 8 * PAGE // SPARE:
+            spare = self.allocator.free_bytes - 8 * PAGE // SPARE
+            if len(slots) * size * LARGER_MAX <= spare:
                 larger = {other for other in self.out.values() if size < other <= LARGER_MAX * size}
                 elsewhere += sum(self.free_of(other) for other in larger)
             if size != unwanted and not fixed[candidate] and elsewhere >= len(slots):
@@ -116,13 +117,12 @@ class AllocatorMachine(RuleBasedStateMachine):
         if data.draw(st.booleans()):
             places = self.allocator.take_or_larger(size, len(slots), new_pages=False)
             assert not (places >> 16 == page).any()
-            moved = slots[: len(places)]
-            self.allocator.give(np.array(moved, dtype=np.uint32))
-            for slot in moved:
+            assert len(places) == len(slots)
+            self.allocator.give(np.array(slots, dtype=np.uint32))
+            for slot in slots:
                 del self.out[slot]
             self.out.update({slot: int(self.allocator.slot_bytes[slot >> 16]) for slot in places.tolist()})
-            if len(places) == len(slots):
-                assert not self.allocator.slot_bytes[page]
+            assert not self.allocator.slot_bytes[page]
 
     @rule()
     def open_again(self) -> None:
