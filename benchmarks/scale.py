@@ -8,8 +8,9 @@ from moonpool.benchmarks.arena import Shape
 
 ROW_MAX = 16
 ROW_BYTES = 32 << 20
-ROW_PIECES = 2048
-"""So many at most in a row of batches: Mooncake without pooled connections opens one for each."""
+ROW_PIECES = 512
+"""So many at most in a row of batches over tcp: Mooncake without pooled connections opens one for each, and stops answering
+where the kernel has no ports left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,12 @@ class Scale:
     churn_pool_bytes: int
     churn_s: float
 
-    def row(self, shape: Shape) -> int:
-        """How many batches of it follow one another in a trial."""
+    def row(self, shape: Shape, place: str) -> int:
+        """How many batches of it follow one another in a trial on one host (`host`) or between two (`tcp`)."""
         if self.quick:
             return 2
-        pieces = shape.count * shape.fragments
-        return max(1, min(ROW_MAX, ROW_BYTES // shape.total_bytes, ROW_PIECES // pieces))
+        most = ROW_PIECES // (shape.count * shape.fragments) if place == "tcp" else ROW_MAX
+        return max(1, min(ROW_MAX, ROW_BYTES // shape.total_bytes, most))
 
 
 FULL = Scale(

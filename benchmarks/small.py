@@ -19,7 +19,7 @@ def cases(scale: Scale, workers: list[Worker], place: str, progress: Progress) -
     gets = Samples(f"small_get_{place}", "small", "objects/s")
     for number, order in rounds(scale, workers):
         shape = Shape(scale.small_batch, OBJECT_BYTES, place=number + 1, order=number + 1)
-        row = scale.row(shape)
+        row = scale.row(shape, place)
         for samples, do in ((puts, "put"), (gets, "get")):
             for worker in order:
                 answer = worker.ask(do, prefix=f"small-{number}-", shape=shape, row=row)

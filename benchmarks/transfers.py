@@ -29,14 +29,14 @@ def cases(scale: Scale, workers: list[Worker], place: str, progress: Progress) -
                 name = f"{size_name}_f{fragments}_{batch_name}"
                 progress.step(f"put, get {place} {name}")
                 mine = [w for w in workers if w.name != "redis" or name in REDIS_SHAPES]
-                results += _case(scale, mine, f"{place}_{name}", Shape(batch, size, fragments))
+                results += _case(scale, mine, place, name, Shape(batch, size, fragments))
     return results
 
 
-def _case(scale: Scale, workers: list[Worker], name: str, shape: Shape) -> list[Result]:
-    puts = Samples(f"put_{name}", "put", "GB/s")
-    gets = Samples(f"get_{name}", "get", "GB/s")
-    row = scale.row(shape)
+def _case(scale: Scale, workers: list[Worker], place: str, name: str, shape: Shape) -> list[Result]:
+    puts = Samples(f"put_{place}_{name}", "put", "GB/s")
+    gets = Samples(f"get_{place}_{name}", "get", "GB/s")
+    row = scale.row(shape, place)
     for number, order in rounds(scale, workers):
         here = Shape(shape.count, shape.size, shape.fragments, place=number + 1, order=number + 1)
         prefix = f"{name}-{number}-"

@@ -53,6 +53,9 @@ Answer = TypeVar("Answer", bound=Message)
 CONNECT_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 3.0
 RETRY_S = (0.1, 1.0)
+RETRY_GROWTH = 1.25
+"""A master that starts again is found within a quarter of the time that it was away."""
+
 MESSAGES_A_FLUSH = 4
 """Between them the event loop serves writers."""
 
@@ -96,7 +99,7 @@ class MasterLink:
                 except MoonpoolError as error:
                     self._note(str(error))
                 await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
-                retry_s = min(2 * retry_s, RETRY_S[1])
+                retry_s = min(RETRY_GROWTH * retry_s, RETRY_S[1])
         finally:
             worker.cancel()
             await asyncio.wait({worker})

@@ -113,7 +113,9 @@ def test_the_ordinary_form_leaves_out_what_takes_longest(
     monkeypatch: pytest.MonkeyPatch, scale: Scale, left_out: str
 ) -> None:
     names: list[str] = []
-    monkeypatch.setattr(transfers, "_case", lambda scale, workers, name, shape: names.append(name) or [])
+    monkeypatch.setattr(
+        transfers, "_case", lambda scale, workers, place, name, shape: names.append(f"{place}_{name}") or []
+    )
     monkeypatch.setattr(lookup_group, "_case", lambda scale, sides, name, clients: names.append(name) or [])
     monkeypatch.setattr(lookup_group, "_sides", lambda *_: [])
     transfers.cases(scale, [], "host", Progress())
@@ -124,20 +126,23 @@ def test_the_ordinary_form_leaves_out_what_takes_longest(
 
 
 @pytest.mark.parametrize(
-    ("shape", "batches"),
+    ("shape", "on_one_host", "over_tcp"),
     [
-        (Shape(16, 64 << 10), 16),
-        (Shape(128, 64 << 10), 4),
-        (Shape(16, 1 << 20), 2),
-        (Shape(16, 4 << 20), 1),
-        (Shape(16, 64 << 10, fragments=32), 4),
-        (Shape(128, 64 << 10, fragments=128), 1),
+        (Shape(16, 64 << 10), 16, 16),
+        (Shape(128, 64 << 10), 4, 4),
+        (Shape(16, 1 << 20), 2, 2),
+        (Shape(16, 4 << 20), 1, 1),
+        (Shape(16, 64 << 10, fragments=32), 16, 1),
+        (Shape(128, 64 << 10, fragments=128), 4, 1),
     ],
 )
-def test_a_row_of_batches_is_bounded_and_each_has_a_place_of_its_own(shape: Shape, batches: int) -> None:
-    assert ORDINARY.row(shape) == FULL.row(shape) == batches
-    places = [batch.place for place in (1, 2) for batch in replace(shape, place=place).row(batches)]
-    assert len(set(places)) == 2 * batches
+def test_a_row_of_batches_is_bounded_and_each_has_a_place_of_its_own(
+    shape: Shape, on_one_host: int, over_tcp: int
+) -> None:
+    for place, batches in (("host", on_one_host), ("tcp", over_tcp)):
+        assert ORDINARY.row(shape, place) == FULL.row(shape, place) == batches
+    places = [batch.place for place in (1, 2) for batch in replace(shape, place=place).row(on_one_host)]
+    assert len(set(places)) == 2 * on_one_host
 
 
 def test_contents_were_verified(document: dict[str, Any]) -> None:
