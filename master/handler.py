@@ -147,8 +147,7 @@ class MasterHandler:
         return reply
 
     def _report(self, message: Report, peer: Peer) -> Message:
-        if self._nodes.get(message.segment) is not peer:
-            raise _not_announced(message.segment)
+        self._check_segment(message.segment, peer)
         if not peer.identity.sees_all:
             self._core.check(message, self._origin(peer))
         outcome = self._core.report(message, self._clock.now_s())
@@ -169,8 +168,7 @@ class MasterHandler:
 
     def _answer(self, message: Message, origin: Origin) -> Message | Awaitable[Message]:
         """To one of QUESTIONS."""
-        if not origin.sees_all:
-            self._core.check(message, origin)
+        self._core.check(message, origin)
         if isinstance(message, (Presence, Locate)):
             short = len(message.hashes) <= SHORT_BYTES and not message.shards  # the usual case
             parts = [] if short else self._shards.slices(message, LOOKUP_SLICE)
@@ -293,7 +291,8 @@ class MasterHandler:
 
     def _check_segment(self, segment: bytes, peer: Peer) -> None:
         if self._nodes.get(segment) is not peer:
-            raise _not_announced(segment)
+            allowed = "the one announced on this connection, and not since on another"
+            raise InvalidParams(field="segment", value=segment.hex(), allowed=allowed)
 
     def _check_announce(self, message: Announce, peer: Peer) -> None:
         if peer.hello.role != "node":
@@ -371,11 +370,6 @@ class MasterHandler:
         for timer in (self._timer, self._piece):
             if timer is not None:
                 timer.cancel()
-
-
-def _not_announced(segment: bytes) -> InvalidParams:
-    allowed = "the one announced on this connection, and not since on another"
-    return InvalidParams(field="segment", value=segment.hex(), allowed=allowed)
 
 
 async def _after(first: Awaitable[None], reply: Message) -> Message:

@@ -43,7 +43,7 @@ from moonpool.schemas.packed import (
     u16s,
     u64s,
 )
-from moonpool.schemas.runs import STRIDE, run_end
+from moonpool.schemas.runs import run_end
 from moonpool.store_client import native
 
 SPREAD_BLOCKS = 64
@@ -89,12 +89,8 @@ def _points_of(runs: Sequence[ProbedRun], hash_bytes: int) -> int:
     total = 0
     for run in runs:
         first, count, stride = run.first, run.count, run.stride
-        # A whole check costs four calls, and a long prompt has a dozen runs.
-        if not STRIDE <= first < POSITIONS_MAX or first % STRIDE + count > STRIDE:
-            check_run(first, count)
-        points, rest = divmod(len(run.hashes), hash_bytes)
-        if rest:
-            count_of(run.hashes, hash_bytes, "runs.hashes")
+        check_run(first, count)
+        points = count_of(run.hashes, hash_bytes, "runs.hashes")
         if count < 1 or stride < 1 or points != -(-count // stride):
             allowed = "each stride-th hash of one block or more, and the last"
             raise InvalidParams(field="runs", value=f"{points} of {count} by {stride}", allowed=allowed)

@@ -19,7 +19,7 @@ I64 = NDArray[np.int64]
 Number = TypeVar("Number", np.uint32, np.int64)
 
 
-PACKED_U16, PACKED_U32, PACKED_U64 = np.dtype("<u2"), np.dtype("<u4"), np.dtype("<u8")
+_U16, _U32, _U64 = np.dtype("<u2"), np.dtype("<u4"), np.dtype("<u8")
 _NAMES = {size: np.dtype(f"S{size}") for size in (16, 32)}
 """Made once: numpy takes as long to make one as for the view."""
 
@@ -31,8 +31,7 @@ class PackedHashes(Sequence[bytes]):
 
     def __init__(self, packed: bytes, hash_bytes: int) -> None:
         """Raises InvalidParams where they don't fit."""
-        if len(packed) % hash_bytes:
-            count_of(packed, hash_bytes, "hashes")  # which says what is wrong
+        count_of(packed, hash_bytes, "hashes")
         self.packed = packed
         self.hash_bytes = hash_bytes
 
@@ -77,7 +76,7 @@ def split_hashes(packed: bytes, hash_bytes: int) -> list[bytes]:
 
 def join_hashes(hashes: Iterable[bytes]) -> bytes:
     """Hashes of one size as one byte string."""
-    return hashes.packed if type(hashes) is PackedHashes else b"".join(hashes)
+    return hashes.packed if isinstance(hashes, PackedHashes) else b"".join(hashes)
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:
@@ -104,17 +103,17 @@ def all_zero(values: U8) -> bool:
 
 def u16s(packed: bytes) -> U16:
     """View of little-endian u16 values, read-only."""
-    return np.frombuffer(packed, PACKED_U16)
+    return np.frombuffer(packed, _U16)
 
 
 def u32s(packed: bytes) -> U32:
     """View of little-endian u32 values, read-only."""
-    return np.frombuffer(packed, PACKED_U32)
+    return np.frombuffer(packed, _U32)
 
 
 def u64s(packed: bytes) -> U64:
     """View of little-endian u64 values, read-only."""
-    return np.frombuffer(packed, PACKED_U64)
+    return np.frombuffer(packed, _U64)
 
 
 def pack_u16(values: Sequence[int] | NDArray[np.generic]) -> bytes:

@@ -101,10 +101,7 @@ class Cluster:
     def column(self, keyspace: bytes, roots: Sequence[bytes], deadline_s: float) -> bytes:
         """The `shards` column of a request that names runs by their first blocks' hashes, or rows of a flat keyspace.
         Raises Unreachable."""
-        known = self._map  # `_known`, without a call for the usual case
-        if known is None or self._stale:
-            known = self._known(deadline_s)
-        shards = known.shards
+        shards = self._known(deadline_s).shards
         if shards == 1 or not roots:
             return b""
         return pack_u16(shards_of(keyspace, join_hashes(roots), len(roots[0]), shards))
@@ -120,9 +117,7 @@ class Cluster:
         answer and the request can bear it. Raises what the masters answer, and Unreachable."""
         if type(message) in _FOR_ANY:
             return self._ask_any(message, reply, deadline_s)
-        known = self._map
-        if known is None or self._stale:
-            known = self._known(deadline_s)
+        known = self._known(deadline_s)
         if len(known.masters) == 1:  # the usual case
             answer = self._ask_one(known, 0, message, deadline_s, REDIRECTS_MAX)
         else:

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from moonpool.schemas.errors import MoonpoolError, ProtocolError
 from moonpool.schemas.messages import Done, Locate, Located, ReportBad, Status
 from moonpool.schemas.packed import (
-    PACKED_U32,
-    PACKED_U64,
     U8,
     U16,
     U32,
@@ -61,16 +59,6 @@ class Places:
         nowhere = self.which >= len(located.segments)
         if nowhere.any() and (self.generations[nowhere] != 0).any():
             raise ProtocolError(peer=peer, reason="a location in no segment")
-
-    @property
-    def columns(self) -> tuple[U32, U64, U64]:
-        """Slots, generations and lengths."""
-        located = self._located
-        return (
-            np.frombuffer(located.slots, PACKED_U32),
-            np.frombuffer(located.generations, PACKED_U64),
-            np.frombuffer(located.lengths, PACKED_U64),
-        )
 
     @property
     def which(self) -> U16:
@@ -248,7 +236,7 @@ class Getter:
         link = self._nodes.find(segment, deadline_s)
         if link is None:
             return np.full(len(places.slots), _FAILED)
-        columns = (wanted.padded(), *places.columns)
+        columns = (wanted.padded(), places.slots, places.generations, places.lengths)
         return link.read(
             ReadBatch(wanted.keyspace, wanted.rank, *columns, wanted.into, self._verify), deadline_s
         )

@@ -1,4 +1,4 @@
-/* Frames of reads on data lanes, byte by byte as schemas/messages.py and schemas/framing.py have them. */
+/* Frames, and those of reads on data lanes, byte by byte as schemas/messages.py and schemas/framing.py have them. */
 #ifndef MOONPOOL_HOT_FRAMES_H
 #define MOONPOOL_HOT_FRAMES_H
 
@@ -27,7 +27,7 @@ static inline char *hot_bin(char *at, const void *bytes, uint32_t count) {
     return at + count;
 }
 
-/* The prefix of a frame of so many bytes. */
+/* The prefix of a frame of so many bytes with it: u32 length of what follows, u32 request id. */
 static inline void hot_frame_prefix(char *frame, size_t bytes, uint32_t id) {
     uint32_t prefix[2] = {(uint32_t)bytes - 4, id};
     memcpy(frame, prefix, sizeof prefix);

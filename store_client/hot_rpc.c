@@ -1,6 +1,7 @@
 /* A client's exchange with its server: send a frame, wait, receive one. What rpc/wire.py does with a plain socket. */
 #define _GNU_SOURCE
 #include "hot.h"
+#include "hot_frames.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -10,7 +11,6 @@
 #include <time.h>
 
 #define FIRST_BYTES (64 << 10)
-#define PREFIX_BYTES 8 /* u32 length of what follows it, u32 request id */
 #define SHORT_BYTES 4096 /* bodies up to here are copied behind their prefix: cheaper than two pieces for the kernel */
 
 typedef struct {
@@ -137,30 +137,29 @@ static int run(Exchange *x, double deadline_s) {
     return -1;
 }
 
-/* What is to be sent: the body behind its prefix, which is written to `head` (PREFIX_BYTES + SHORT_BYTES). */
+/* What is to be sent: the body behind its prefix, which is written to `head` (FRAME_PREFIX_BYTES + SHORT_BYTES). */
 static void frame(Exchange *x, char *head, unsigned request_id, const char *body, size_t bytes) {
-    uint64_t prefix = (uint64_t)request_id << 32 | (uint32_t)(bytes + 4); /* little-endian, as all of our machines */
-    memcpy(head, &prefix, PREFIX_BYTES);
-    x->unsent[0] = (struct iovec){.iov_base = head, .iov_len = PREFIX_BYTES};
+    hot_frame_prefix(head, FRAME_PREFIX_BYTES + bytes, request_id);
+    x->unsent[0] = (struct iovec){.iov_base = head, .iov_len = FRAME_PREFIX_BYTES};
     if (bytes > SHORT_BYTES) {
         x->unsent[1] = (struct iovec){.iov_base = (char *)body, .iov_len = bytes};
         return;
     }
-    memcpy(head + PREFIX_BYTES, body, bytes);
+    memcpy(head + FRAME_PREFIX_BYTES, body, bytes);
     x->unsent[0].iov_len += bytes;
 }
 
 /* (request id, body) where one good frame has come and nothing else, the usual case; else the bytes as they are. */
 static PyObject *found(const Exchange *x) {
-    if (!x->limit || x->have <= PREFIX_BYTES || frame_bytes(x) != x->have || x->have - 4 > x->limit)
+    if (!x->limit || x->have <= FRAME_PREFIX_BYTES || frame_bytes(x) != x->have || x->have - 4 > x->limit)
         return PyBytes_FromStringAndSize(x->data, (Py_ssize_t)x->have);
     uint32_t request_id;
     memcpy(&request_id, x->data + 4, 4);
-    return Py_BuildValue("Iy#", request_id, x->data + PREFIX_BYTES, (Py_ssize_t)(x->have - PREFIX_BYTES));
+    return Py_BuildValue("Iy#", request_id, x->data + FRAME_PREFIX_BYTES, (Py_ssize_t)(x->have - FRAME_PREFIX_BYTES));
 }
 
 PyObject *hot_exchange(PyObject *self, PyObject *arguments) {
-    char first[FIRST_BYTES], head[PREFIX_BYTES + SHORT_BYTES];
+    char first[FIRST_BYTES], head[FRAME_PREFIX_BYTES + SHORT_BYTES];
     Exchange x = {.data = first, .room = FIRST_BYTES};
     const char *body;
     Py_ssize_t body_bytes;
@@ -178,7 +177,7 @@ PyObject *hot_exchange(PyObject *self, PyObject *arguments) {
 }
 
 PyObject *hot_send(PyObject *self, PyObject *arguments) {
-    char head[PREFIX_BYTES + SHORT_BYTES];
+    char head[FRAME_PREFIX_BYTES + SHORT_BYTES];
     Exchange x = {0}; /* no room: nothing is received */
     const char *body;
     Py_ssize_t body_bytes;

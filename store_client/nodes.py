@@ -64,8 +64,7 @@ class NodeLink:
             statuses, moved_bytes = self._guard.ask(self._read, batch, deadline_s)
         except MoonpoolError:
             return self._failed("load", [batch.lengths])[0]
-        self.failed = False
-        self._counts.add((self.transport.name, "load"), time.monotonic() - start_s, moved_bytes)
+        self._went("load", start_s, moved_bytes)
         return statuses
 
     def _read(self, batch: ReadBatch, deadline_s: float) -> tuple[U8, int]:
@@ -84,8 +83,7 @@ class NodeLink:
                 statuses, moved_bytes = self._judged(self.transport.write(batches, deadline_s), lengths)
         except MoonpoolError:
             return self._failed("save", lengths)
-        self.failed = False
-        self._counts.add((self.transport.name, "save"), time.monotonic() - start_s, moved_bytes)
+        self._went("save", start_s, moved_bytes)
         return statuses
 
     def put_small(self, message: PutSmall, deadline_s: float) -> bytes | None:
@@ -139,6 +137,10 @@ class NodeLink:
             raise TransferFailed(peer=self.info.node, reason="nothing went through")
         good = [part == _OK for part in statuses]
         return statuses, sum(int(part[moves].sum()) for part, moves in zip(lengths, good, strict=True))
+
+    def _went(self, direction: str, start_s: float, moved_bytes: int) -> None:
+        self.failed = False
+        self._counts.add((self.transport.name, direction), time.monotonic() - start_s, moved_bytes)
 
     def _failed(self, direction: str, lengths: Sequence[U64]) -> list[U8]:
         self.failed = True

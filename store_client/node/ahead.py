@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moonpool.schemas.errors import InvalidParams
-from moonpool.schemas.header import GENERATION_BITS, SLOT_INDEX_BITS, SlotState, keyspace_word, word_of
+from moonpool.schemas.header import SLOT_INDEX_BITS, SlotState, keyspace_word, word_of
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import AHEAD_BYTES, AHEAD_SLOTS, BeginItem, Entries, Granted
 from moonpool.schemas.packed import U32, U64
@@ -171,7 +171,7 @@ def entries_of(item: BeginItem, parent: bytes, slots: U32, generations: U64, len
 def header_of(item: BeginItem, spec: KeyspaceSpec, state: SlotState, session: int, put_id: int) -> bytes:
     """What the headers of all blocks have in common."""
     return _HEADER.pack(
-        state << GENERATION_BITS,
+        word_of(state, 0),
         keyspace_word(item.keyspace),
         item.rank,
         spec.hash_bytes,

@@ -90,7 +90,7 @@ class RpcConnection:
             body = encode(message)
             if len(body) > self._plain_bytes_max:
                 body = self._checked(message, body)
-            self._last_id = sent_id = (self._last_id & (ID_MASK >> 1)) + 1
+            sent_id = self._next_id()
             reply_id, came = wire.exchange(sent_id, body, deadline_s)
             try:
                 reply = self._decode(came)
@@ -265,13 +265,7 @@ class ConnectionPool:
         A connection that the server closed while it lay idle (a restart) costs one more try on a fresh one.
         The request may then have been carried out twice: ours can all be repeated.
         """
-        if os.getpid() != self._pid:
-            raise self._forked()
-        with self._lock:
-            # The last one used: its socket is the likeliest to be alive.
-            connection = self._free.pop() if self._free and not self._closed else None
-        if connection is None:
-            connection = self._take(message, deadline_s)
+        connection = self._take(message, deadline_s)
         try:
             try:
                 return connection.exchange(message, deadline_s)
@@ -318,12 +312,12 @@ class ConnectionPool:
 
     def _take(self, message: Message, deadline_s: float) -> RpcConnection:
         if os.getpid() != self._pid:
-            raise self._forked()
+            raise UsedAfterFork(what=f"the connection pool of {self.address}", pid=self._pid)
         start_s = 0.0
         with self._lock:
             while not self._closed:
                 if self._free:
-                    return self._free.pop()
+                    return self._free.pop()  # the last one used: its socket is the likeliest to be alive
                 if len(self._all) < self._size_max:
                     self._all.append(self._make())
                     return self._all[-1]
@@ -351,9 +345,6 @@ class ConnectionPool:
             return False
         self._close_free()
         return True
-
-    def _forked(self) -> UsedAfterFork:
-        return UsedAfterFork(what=f"the connection pool of {self.address}", pid=self._pid)
 
     def _make(self) -> RpcConnection:
         return RpcConnection(self.address, self._hello, self._decode, self._credentials)

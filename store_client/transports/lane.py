@@ -73,8 +73,6 @@ class Lane:
             self._sock.close()
             raise
         self.traces = reply.traces
-        self.fileno = self._sock.fileno
-        """Of its socket, which has no TLS where there is no ClientTls."""
 
     @property
     def stale(self) -> bool:
@@ -182,6 +180,10 @@ class Lane:
         if self.traces:
             body = with_trace(traceparent.get(), body)
         return encode_frame(1, body)
+
+    def fileno(self) -> int:
+        """Of its socket, which has no TLS where there is no ClientTls."""
+        return self._sock.fileno()
 
     def _send(self, frame: bytes, deadline_s: float) -> None:
         set_timeout(self._sock, socket.SO_SNDTIMEO, deadline_s)

@@ -176,8 +176,7 @@ class LanePool:
 
     def _once(self, do: Callable[[Lane], Answer], deadline_s: float, fresh: bool) -> Answer:
         """Raises OSError, and _DiedIdle where an idle lane broke before a byte of an answer came."""
-        taken = self._take(deadline_s, fresh=fresh)
-        lane, idle = (taken, True) if taken is not None else (self._open(deadline_s), False)
+        lane, idle = self._lend(self._take(deadline_s, fresh=fresh), deadline_s)
         healthy = False
         try:
             answer = do(lane)
@@ -194,17 +193,19 @@ class LanePool:
         """One lane, and up to `count` of them where nobody has to be waited for. Raises MoonpoolError."""
         start_s = time.monotonic()
         try:
-            lane = self._take(deadline_s, look=False)
-            lanes = [(lane, True) if lane is not None else (self._open(deadline_s), False)]
+            lanes = [self._lend(self._take(deadline_s, look=False), deadline_s)]
         except OSError as error:
             raise self._explain(error, start_s) from error
         if count == 1:
             return lanes
         with suppress(OSError, MoonpoolError):
             while len(lanes) < count:
-                lane = self._take(0.0, look=False)
-                lanes.append((lane, True) if lane is not None else (self._open(deadline_s), False))
+                lanes.append(self._lend(self._take(0.0, look=False), deadline_s))
         return lanes
+
+    def _lend(self, idle: Lane | None, deadline_s: float) -> Borrowed:
+        """The lane that was taken, or a fresh one. Raises as `_open`."""
+        return (idle, True) if idle is not None else (self._open(deadline_s), False)
 
     def _open(self, deadline_s: float) -> Lane:
         """A fresh lane in the room that was taken. Raises OSError, MoonpoolError: the room was given back then."""
