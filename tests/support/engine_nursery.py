@@ -46,7 +46,9 @@ def main() -> None:
 
 def become_engine(order: dict[str, Any], engine_class: type[Any]) -> None:
     """In the forked process: serves orders until the socket closes."""
-    os.setsid()  # a killed engine takes its workers along
+    # A killed engine takes its workers along. Not a session: Linux groups processes by session for its turns, and an idle
+    # rank of vLLM spins, with sched_yield, which lets go only to its own group: servers got no turn for up to 30 s.
+    os.setpgid(0, 0)
     log = os.open(order["log"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
