@@ -24,6 +24,10 @@ static inline double hot_now_s(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Which of the ways to hash this machine has. Before the first hash_keys. */
+void hot_choose_hash(void);
+
+PyObject *hot_hash_keys(PyObject *self, PyObject *arguments);
 PyObject *hot_name_rows(PyObject *self, PyObject *arguments);
 PyObject *hot_forget_rows(PyObject *self, PyObject *arguments);
 PyObject *hot_find_present(PyObject *self, PyObject *arguments);

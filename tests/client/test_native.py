@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 
@@ -53,6 +54,23 @@ def test_keys_are_hashed_as_object_hash_does(hash_keys, keys) -> None:  # type: 
 def test_keys_of_every_length(hash_keys) -> None:  # type: ignore[no-untyped-def]
     keys = ["k" * length for length in range(1, LONGEST + 1)]  # one to five blocks of SHA-256
     assert hash_keys(keys, LONGEST) == b"".join(map(object_hash, keys))
+
+
+@pytest.mark.parametrize("hash_keys", HASHERS)
+def test_keys_of_mixed_lengths(hash_keys) -> None:  # type: ignore[no-untyped-def]
+    """In C two neighbours of as many blocks go together."""
+    chance = random.Random(7)
+    for count in range(1, 202, 5):
+        keys = [f"{number}é"[:length].ljust(length, "k") for number, length in enumerate(range(1, 201))]
+        chance.shuffle(keys)
+        assert hash_keys(keys[:count], LONGEST) == b"".join(map(object_hash, keys[:count]))
+    near = [
+        chr(0x61 + number % 26) * length
+        for length in (54, 55, 56, 57, 118, 119, 120, 247, 248)
+        for number in range(9)
+    ]
+    for keys in (near, near[1:], sorted(near), near * 3):
+        assert hash_keys(keys, LONGEST) == b"".join(map(object_hash, keys))
 
 
 @pytest.mark.parametrize("hash_keys", HASHERS)
