@@ -1,4 +1,4 @@
-"""Storage of the index: columns with one cell (or `width` cells) a row, and the map from block hash to row.
+"""Storage of the index: columns with one cell (or `width` cells) a row.
 
 A column is an `array.array`: one cell is read or written in 30 ns (a numpy scalar takes 100 to 200), `view()`
 shows the whole column to numpy without a copy, and growing is a realloc, which the kernel serves for large
@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.schemas.packed import I64
-from moonpool.store_client.native import find_rows
-
 NO_ROW = -1
 NO_SEGMENT = 0xFFFF
 ROWS_A_CHUNK_MIN = 64
 ROWS_A_CHUNK_MAX = 8192  # about a millisecond of fresh memory at world 8
-PARTS = 64
 
 
 class Columns:
@@ -92,51 +87,3 @@ class Columns:
 def view(column: array[Any] | bytearray) -> NDArray[Any]:
     """The whole column as a numpy array that shares its memory. Must be gone before the column grows."""
     return np.frombuffer(column, dtype=column.typecode if isinstance(column, array) else np.uint8)
-
-
-class HashMap:
-    """Block hash to row. Split in parts so that no insertion ever rehashes more than 1/64 of it."""
-
-    def __init__(self) -> None:
-        self.parts: list[dict[bytes, int]] = [{} for _ in range(PARTS)]
-        """By a hash's first byte. Others read them only."""
-        self._getters = [part.get for part in self.parts]
-
-    def get(self, block_hash: bytes) -> int:
-        """The row, or NO_ROW."""
-        return self.parts[block_hash[0] % PARTS].get(block_hash, NO_ROW)
-
-    def get_all(self, hashes: Sequence[bytes]) -> list[int]:
-        """The row of each, or NO_ROW."""
-        getters = self._getters
-        return [getters[h[0] % PARTS](h, NO_ROW) for h in hashes]
-
-    def find(self, packed: bytes, hash_bytes: int) -> I64:
-        """The row of each packed hash, or NO_ROW."""
-        return find_rows(self.parts, packed, hash_bytes)
-
-    def set(self, block_hash: bytes, row: int) -> None:
-        """Names a row."""
-        self.parts[block_hash[0] % PARTS][block_hash] = row
-
-    def set_all(self, hashes: Sequence[bytes], rows: Sequence[int]) -> None:
-        """Names rows."""
-        parts = self.parts
-        for block_hash, row in zip(hashes, rows, strict=True):
-            parts[block_hash[0] % PARTS][block_hash] = row
-
-    def remove(self, block_hash: bytes) -> None:
-        """Forgets a name that is there."""
-        del self.parts[block_hash[0] % PARTS][block_hash]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    def items(self) -> Iterator[tuple[bytes, int]]:
-        """Every (hash, row). For validation and tests: a scan."""
-        for part in self.parts:
-            yield from part.items()
-
-    def size_bytes(self) -> int:
-        """Memory of the dicts, without the hashes and numbers in them."""
-        return sum(map(sys.getsizeof, self.parts))

@@ -11,6 +11,7 @@ from moonpool.master.columns import NO_SEGMENT, view
 from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import FIRST_VICTIM, USES_MAX, EvictionPolicy, names_of
+from moonpool.master.hash_map import FilteredMap
 from moonpool.master.open_entries import F64
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.keyspace import KeyspaceSpec
@@ -24,9 +25,11 @@ class FlatTable(Table):
 
     def __init__(self, spec: KeyspaceSpec, policy: EvictionPolicy) -> None:
         super().__init__(spec, policy)
+        if native.HOT:
+            self.rows = FilteredMap()
         self._soft_until_s = self.columns.add("d")
         self.native: FlatColumns = (
-            *(self.rows.parts, spec.hash_bytes, spec.world),
+            *(self.rows.lists, spec.hash_bytes, spec.world),
             *(self.ready, self.committed, self._soft_until_s),
             *(self.which, self.slots, self.generations, self.lengths),
         )
@@ -99,7 +102,7 @@ class FlatTable(Table):
         rows = columns.take_many(count)
         if columns.count > len(self.hashes):
             self.hashes.extend([b""] * (columns.count - len(self.hashes)))
-        if not name_rows(self.rows.parts, self.hashes, packed, self.spec.hash_bytes, rows):
+        if not name_rows(self.rows.lists, self.hashes, packed, self.spec.hash_bytes, rows):
             columns.give_many(rows[::-1])
             return None
         size_bytes = fill_rows(self.cells, rows, items, segment, now_s)
@@ -167,7 +170,7 @@ class FlatTable(Table):
     def discard_alike(self, rows: I64, segment: int, drops: DropBatch) -> None:
         """See Table."""
         numbers: list[int] = rows.tolist()
-        packed = forget_rows(self.rows.parts, self.hashes, self.spec.hash_bytes, numbers)
+        packed = forget_rows(self.rows.lists, self.hashes, self.spec.hash_bytes, numbers)
         self.policy.evicted_all(names_of(packed, self.spec.hash_bytes), view(self.uses)[rows])
         drops.add_rows(segment, self.keyspace, packed, view(self.slots)[rows], view(self.generations)[rows])
         self.count_copies(segment, -len(numbers), -int(self.bytes_of(rows).sum()))

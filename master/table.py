@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.master.columns import NO_ROW, NO_SEGMENT, Columns, HashMap, view
+from moonpool.master.columns import NO_ROW, NO_SEGMENT, Columns, view
 from moonpool.master.copies import Layers, Place, name_copies
 from moonpool.master.drops import DropBatch
 from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import SAME_USE_S, USES_MAX, EvictionPolicy
+from moonpool.master.hash_map import HashMap
 from moonpool.master.pins import Pins
 from moonpool.master.traffic import Traffic
 from moonpool.master.victim_queues import Depths

@@ -13,6 +13,7 @@ from moonpool.schemas.runs import run_start
 
 def validate_table(table: Table) -> None:
     """Raises AssertionError, saying what is wrong."""
+    table.rows.validate()
     rows = dict(table.rows.items())
     assert len(rows) == table.columns.used, "rows that are neither named nor free"
     for block_hash, row in rows.items():

@@ -5,12 +5,27 @@ def hash_keys(keys: list[str], bytes_max: int, /) -> bytes | int: ...
 def probe_points(
     hashes: list[bytes], hash_bytes: int, mask: int, sampled: bool, runs: list[tuple[int, int, int]], /
 ) -> tuple[bytes, ...] | None: ...
-def find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int, rows: Any, /) -> None: ...
+def find_rows(
+    lists: tuple[list[dict[bytes, int]], list[bytearray]], packed: bytes, hash_bytes: int, rows: Any, /
+) -> None: ...
+def set_name(
+    lists: tuple[list[dict[bytes, int]], list[bytearray]], block_hash: bytes, row: int, /
+) -> None: ...
+def remove_name(lists: tuple[list[dict[bytes, int]], list[bytearray]], block_hash: bytes, /) -> None: ...
 def name_rows(
-    parts: list[dict[bytes, int]], names: list[bytes], packed: bytes, hash_bytes: int, rows: list[int], /
+    lists: tuple[list[dict[bytes, int]], list[bytearray]],
+    names: list[bytes],
+    packed: bytes,
+    hash_bytes: int,
+    rows: list[int],
+    /,
 ) -> bool: ...
 def forget_rows(
-    parts: list[dict[bytes, int]], names: list[bytes], hash_bytes: int, rows: list[int], /
+    lists: tuple[list[dict[bytes, int]], list[bytearray]],
+    names: list[bytes],
+    hash_bytes: int,
+    rows: list[int],
+    /,
 ) -> bytes: ...
 def fill_rows(
     columns: Any, rows: list[int], items: tuple[Any, Any, Any, Any], segment: int, now_s: float, /

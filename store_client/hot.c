@@ -5,48 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------ the index's map from hash to row */
-
-static PyObject *find_rows(PyObject *self, PyObject *arguments) {
-    PyObject *parts, *packed, *found;
-    Py_ssize_t hash_bytes, part_count;
-    Py_buffer rows;
-    Py_ssize_t count;
-    if (!PyArg_ParseTuple(arguments, "OOnO", &parts, &packed, &hash_bytes, &found))
-        return NULL;
-    char *hashes;
-    Py_ssize_t packed_bytes;
-    if (!PyList_Check(parts) || (part_count = PyList_Size(parts)) < 1 || hash_bytes < 1) {
-        PyErr_SetString(PyExc_ValueError, "a list of dicts and the size of a hash");
-        return NULL;
-    }
-    if (PyBytes_AsStringAndSize(packed, &hashes, &packed_bytes) < 0)
-        return NULL;
-    if (hot_view_u64(found, &rows, PyBUF_WRITABLE, &count) < 0)
-        return NULL;
-    PyObject *failed = NULL;
-    if (packed_bytes != count * hash_bytes)
-        failed = PyExc_ValueError;
-    int64_t *row_of = rows.buf;
-    for (Py_ssize_t i = 0; !failed && i < count; i++) {
-        const char *hash = hashes + i * hash_bytes;
-        PyObject *part = PyList_GetItem(parts, (unsigned char)hash[0] % part_count);
-        PyObject *key = PyBytes_FromStringAndSize(hash, hash_bytes);
-        PyObject *row = part && key ? PyDict_GetItemWithError(part, key) : NULL;
-        Py_XDECREF(key);
-        row_of[i] = row ? PyLong_AsLongLong(row) : -1;
-        if (PyErr_Occurred())
-            failed = PyErr_Occurred();
-    }
-    PyBuffer_Release(&rows);
-    if (failed) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(failed, "hashes and rows of different number");
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
 /* ------------------------------------------------------------------ pieces of memory */
 
 Py_ssize_t hot_append_u64s(PyObject *list, uint64_t *values) {
@@ -122,7 +80,9 @@ static PyMethodDef methods[] = {
     {"swap", hot_swap, METH_VARARGS, NULL},
     {"name_slots", hot_name_slots, METH_VARARGS, NULL},
     {"hash_keys", hot_hash_keys, METH_VARARGS, NULL},
-    {"find_rows", find_rows, METH_VARARGS, NULL},
+    {"find_rows", hot_find_rows, METH_VARARGS, NULL},
+    {"set_name", hot_set_name, METH_VARARGS, NULL},
+    {"remove_name", hot_remove_name, METH_VARARGS, NULL},
     {"name_rows", hot_name_rows, METH_VARARGS, NULL},
     {"forget_rows", hot_forget_rows, METH_VARARGS, NULL},
     {"fill_rows", hot_fill_rows, METH_VARARGS, NULL},

@@ -9,7 +9,7 @@
 #include <time.h>
 
 /* What a call takes and gives; native.py names the one it was written for. One more with each change of either. */
-#define HOT_FORMAT 15
+#define HOT_FORMAT 16
 
 /* A column of u64, to be released; -1 and an exception where it is none. */
 int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count);
@@ -28,6 +28,9 @@ static inline double hot_now_s(void) {
 void hot_choose_hash(void);
 
 PyObject *hot_hash_keys(PyObject *self, PyObject *arguments);
+PyObject *hot_find_rows(PyObject *self, PyObject *arguments);
+PyObject *hot_set_name(PyObject *self, PyObject *arguments);
+PyObject *hot_remove_name(PyObject *self, PyObject *arguments);
 PyObject *hot_name_rows(PyObject *self, PyObject *arguments);
 PyObject *hot_forget_rows(PyObject *self, PyObject *arguments);
 PyObject *hot_find_present(PyObject *self, PyObject *arguments);

@@ -1,6 +1,5 @@
 /* Lookups in a flat table of the master's index: what master/flat.py and master/lookups.py do for each hash. */
-#include "hot.h"
-#include <string.h>
+#include "hot_map.h"
 
 #define SEGMENTS 65536   /* of a bitmap of usable ones (master/columns.py: NO_SEGMENT is the last) */
 #define DISTINCT_MAX 64  /* segments of one answer; more are left to Python */
@@ -10,11 +9,10 @@ enum { READY, COMMITTED, SOFT_UNTIL, WHICH, SLOTS, GENERATIONS, LENGTHS, COLUMNS
 static const Py_ssize_t CELL_BYTES[COLUMNS] = {1, 8, 8, 2, 4, 8, 8};
 
 typedef struct {
-    PyObject *parts; /* dicts from hash to row, by the first byte of a hash */
-    Py_ssize_t hash_bytes, world, rows, count, part_count;
+    HotSearch search; /* for the rows of what is asked for */
+    Py_ssize_t world, rows, count;
     Py_buffer views[COLUMNS], usable;
     int viewed, has_usable;
-    const char *hashes;
 } Table;
 
 static void release(Table *table) {
@@ -34,20 +32,17 @@ static int refuse(Table *table, const char *why) {
 
 /* -1 and an exception where the arguments don't fit each other. LENGTHS may be None. */
 static int take(Table *table, PyObject *columns, PyObject *packed, PyObject *usable, Py_ssize_t rank) {
-    PyObject *objects[COLUMNS];
-    char *hashes;
-    Py_ssize_t packed_bytes;
+    PyObject *lists, *objects[COLUMNS];
+    Py_ssize_t hash_bytes;
     table->viewed = table->has_usable = 0;
-    if (!PyArg_ParseTuple(columns, "OnnOOOOOOO", &table->parts, &table->hash_bytes, &table->world, &objects[0], &objects[1],
-                          &objects[2], &objects[3], &objects[4], &objects[5], &objects[6]))
+    if (!PyArg_ParseTuple(columns, "OnnOOOOOOO", &lists, &hash_bytes, &table->world, &objects[0], &objects[1], &objects[2],
+                          &objects[3], &objects[4], &objects[5], &objects[6]))
         return -1;
-    if (PyBytes_AsStringAndSize(packed, &hashes, &packed_bytes) < 0)
+    if (hot_start_search(&table->search, lists, packed, hash_bytes) < 0)
         return -1;
-    if (!PyList_Check(table->parts) || (table->part_count = PyList_Size(table->parts)) < 1 || table->hash_bytes < 1 ||
-        packed_bytes % table->hash_bytes || table->world < 1 || table->world > 64 || rank >= table->world)
-        return refuse(table, "a table's parts, hashes of one size, and one of its ranks");
-    table->hashes = hashes;
-    table->count = packed_bytes / table->hash_bytes;
+    if (table->world < 1 || table->world > 64 || rank >= table->world)
+        return refuse(table, "a table's ranks, and one of them");
+    table->count = table->search.count;
     for (int i = 0; i < COLUMNS && objects[i] != Py_None; i++) {
         int flags = PyBUF_C_CONTIGUOUS | (i == SOFT_UNTIL ? PyBUF_WRITABLE : 0);
         if (PyObject_GetBuffer(objects[i], &table->views[i], flags) < 0)
@@ -71,20 +66,12 @@ static int take(Table *table, PyObject *columns, PyObject *packed, PyObject *usa
 }
 
 /* The row of a hash, -1 where there is none, -2 and an exception where something is wrong. */
-static Py_ssize_t row_of(const Table *table, Py_ssize_t index) {
-    const char *hash = table->hashes + index * table->hash_bytes;
-    PyObject *part = PyList_GetItem(table->parts, (unsigned char)hash[0] % table->part_count);
-    PyObject *key = PyBytes_FromStringAndSize(hash, table->hash_bytes);
-    PyObject *number = part && key ? PyDict_GetItemWithError(part, key) : NULL;
-    Py_XDECREF(key);
-    Py_ssize_t row = number ? PyLong_AsSsize_t(number) : -1;
-    if ((number == NULL || row == -1) && PyErr_Occurred())
-        return -2;
-    if (row >= table->rows) {
-        PyErr_SetString(PyExc_ValueError, "a row that the columns lack");
-        return -2;
-    }
-    return row < 0 ? -1 : row;
+static Py_ssize_t row_of(Table *table, Py_ssize_t index) {
+    Py_ssize_t row = hot_row_of(&table->search, index);
+    if (row < table->rows)
+        return row;
+    PyErr_SetString(PyExc_ValueError, "a row that the columns lack");
+    return -2;
 }
 
 static int is_usable(const Table *table, Py_ssize_t cell) {

@@ -23,7 +23,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 15
+FORMAT = 16
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -37,8 +37,11 @@ else:
         log.warning("the loops in C are of another version and not used: run `make setup` or install again")
         HOT = False
 
-FlatColumns = tuple[list[dict[bytes, int]], int, int, Any, Any, Any, Any, Any, Any, Any]
-"""Of a flat table: dicts from hash to row, bytes of a hash, ranks, and its columns: see FlatTable.native."""
+NameLists = tuple[list[dict[bytes, int]], list[bytearray]]
+"""Of the index: dicts from hash to row, by the first byte of a hash, and the filters before them, or none: see FilteredMap."""
+
+FlatColumns = tuple[NameLists, int, int, Any, Any, Any, Any, Any, Any, Any]
+"""Of a flat table: its names, bytes of a hash, ranks, and its columns: see FlatTable.native."""
 
 FlatCells = tuple[int, Any, Any, Any, Any, Any, Any, Any, Any, Any]
 """Of a flat table: ranks, and the columns that a new row fills: see FlatTable.cells."""
@@ -79,30 +82,38 @@ def probe_points(
     return python_probe_points(hashes, hash_bytes, sample_mask, runs)
 
 
-def find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> I64:
-    """What parts[first byte of the hash % number of parts] says of each packed hash; -1 where nothing."""
+def find_rows(lists: NameLists, packed: bytes, hash_bytes: int) -> I64:
+    """What the dict at [first byte of the hash % number of dicts] says of each packed hash; -1 where nothing."""
     if HOT:
         rows: I64 = np.empty(len(packed) // hash_bytes, dtype=np.int64)
-        _hot.find_rows(parts, packed, hash_bytes, rows)
+        _hot.find_rows(lists, packed, hash_bytes, rows)
         return rows
-    return python_find_rows(parts, packed, hash_bytes)
+    return python_find_rows(lists, packed, hash_bytes)
 
 
-def name_rows(
-    parts: list[dict[bytes, int]], names: list[bytes], packed: bytes, hash_bytes: int, rows: list[int]
-) -> bool:
+def set_name(lists: NameLists, block_hash: bytes, row: int) -> None:
+    """Names a row, in dict and filter. Only where HOT, as all filters."""
+    _hot.set_name(lists, block_hash, row)
+
+
+def remove_name(lists: NameLists, block_hash: bytes) -> None:
+    """Forgets a name that is there, in dict and filter. Only where HOT. Raises KeyError."""
+    _hot.remove_name(lists, block_hash)
+
+
+def name_rows(lists: NameLists, names: list[bytes], packed: bytes, hash_bytes: int, rows: list[int]) -> bool:
     """Names a row after each packed hash, in the dicts (see find_rows) and in `names`, the hash of each row. False, and nothing
     is changed, where one of them is a row's name already, or named twice."""
     if HOT:
-        return _hot.name_rows(parts, names, packed, hash_bytes, rows)
-    return python_name_rows(parts, names, packed, hash_bytes, rows)
+        return _hot.name_rows(lists, names, packed, hash_bytes, rows)
+    return python_name_rows(lists, names, packed, hash_bytes, rows)
 
 
-def forget_rows(parts: list[dict[bytes, int]], names: list[bytes], hash_bytes: int, rows: list[int]) -> bytes:
+def forget_rows(lists: NameLists, names: list[bytes], hash_bytes: int, rows: list[int]) -> bytes:
     """Takes the names of these rows, each of which has one; packed, in their order."""
     if HOT:
-        return _hot.forget_rows(parts, names, hash_bytes, rows)
-    return python_forget_rows(parts, names, hash_bytes, rows)
+        return _hot.forget_rows(lists, names, hash_bytes, rows)
+    return python_forget_rows(lists, names, hash_bytes, rows)
 
 
 def fill_rows(columns: FlatCells, rows: list[int], items: NewItems, segment: int, now_s: float) -> int:
@@ -288,17 +299,20 @@ def python_gather(
     return b"".join(parts), found.lengths().astype("<u8").tobytes()
 
 
-def python_find_rows(parts: list[dict[bytes, int]], packed: bytes, hash_bytes: int) -> I64:
+def python_find_rows(lists: NameLists, packed: bytes, hash_bytes: int) -> I64:
     """find_rows without C."""
+    parts, _ = lists
     hashes = [packed[at : at + hash_bytes] for at in range(0, len(packed), hash_bytes)]
     count = len(parts)
     return np.array([parts[h[0] % count].get(h, -1) for h in hashes], dtype=np.int64)
 
 
 def python_name_rows(
-    parts: list[dict[bytes, int]], names: list[bytes], packed: bytes, hash_bytes: int, rows: list[int]
+    lists: NameLists, names: list[bytes], packed: bytes, hash_bytes: int, rows: list[int]
 ) -> bool:
     """name_rows without C."""
+    parts, filters = lists
+    assert not filters, "filters, which only C keeps"
     hashes = [packed[at : at + hash_bytes] for at in range(0, len(packed), hash_bytes)]
     count = len(parts)
     if len(set(hashes)) < len(hashes) or any(one in parts[one[0] % count] for one in hashes):
@@ -309,10 +323,10 @@ def python_name_rows(
     return True
 
 
-def python_forget_rows(
-    parts: list[dict[bytes, int]], names: list[bytes], hash_bytes: int, rows: list[int]
-) -> bytes:
+def python_forget_rows(lists: NameLists, names: list[bytes], hash_bytes: int, rows: list[int]) -> bytes:
     """forget_rows without C."""
+    parts, filters = lists
+    assert not filters, "filters, which only C keeps"
     hashes = [names[row] for row in rows]
     for one, row in zip(hashes, rows, strict=True):
         del parts[one[0] % len(parts)][one]

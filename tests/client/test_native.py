@@ -83,35 +83,36 @@ def test_the_first_bad_key_is_named(hash_keys, bad) -> None:  # type: ignore[no-
 def test_rows_are_named_and_forgotten(name_rows, forget_rows) -> None:  # type: ignore[no-untyped-def]
     hashes = [bytes([i % 7, i]) * 8 for i in range(40)]
     parts: list[dict[bytes, int]] = [{} for _ in range(4)]
+    lists: native.NameLists = (parts, [])
     names = [b""] * 50
     rows = list(range(49, 9, -1))
-    assert name_rows(parts, names, b"".join(hashes), 16, rows)
-    assert native.python_find_rows(parts, b"".join(hashes), 16).tolist() == rows
+    assert name_rows(lists, names, b"".join(hashes), 16, rows)
+    assert native.python_find_rows(lists, b"".join(hashes), 16).tolist() == rows
     assert [names[row] for row in rows] == hashes and names[:10] == [b""] * 10
 
     before = ([dict(part) for part in parts], list(names))
     new = [bytes([i, 99]) * 8 for i in range(3)]
     for refused in ([*new, hashes[5]], [*new, new[1]], [hashes[0]]):  # known already, or named twice
-        assert not name_rows(parts, names, b"".join(refused), 16, list(range(len(refused))))
+        assert not name_rows(lists, names, b"".join(refused), 16, list(range(len(refused))))
         assert (parts, names) == before
 
-    assert forget_rows(parts, names, 16, rows[3:20]) == b"".join(hashes[3:20])
-    assert native.python_find_rows(parts, b"".join(hashes), 16).tolist() == rows[:3] + [-1] * 17 + rows[20:]
+    assert forget_rows(lists, names, 16, rows[3:20]) == b"".join(hashes[3:20])
+    assert native.python_find_rows(lists, b"".join(hashes), 16).tolist() == rows[:3] + [-1] * 17 + rows[20:]
     assert [names[row] for row in rows] == hashes[:3] + [b""] * 17 + hashes[20:]
-    assert name_rows(parts, names, b"".join(hashes[3:20]), 16, rows[3:20]) and (parts, names) == before
-    assert name_rows(parts, names, b"", 16, []) and forget_rows(parts, names, 16, []) == b""
+    assert name_rows(lists, names, b"".join(hashes[3:20]), 16, rows[3:20]) and (parts, names) == before
+    assert name_rows(lists, names, b"", 16, []) and forget_rows(lists, names, 16, []) == b""
 
 
 @needs_c
 def test_rows_that_a_table_lacks_are_refused() -> None:
-    parts: list[dict[bytes, int]] = [{}, {}]
+    lists: native.NameLists = ([{}, {}], [])
     names = [b""] * 3
     for rows in ([3], [-1], [0, 1]):
         with pytest.raises(ValueError):
-            native.name_rows(parts, names, bytes(16), 16, rows)
+            native.name_rows(lists, names, bytes(16), 16, rows)
     with pytest.raises(ValueError):
-        native.forget_rows(parts, names, 16, [1])
-    assert parts == [{}, {}] and names == [b""] * 3
+        native.forget_rows(lists, names, 16, [1])
+    assert lists == ([{}, {}], []) and names == [b""] * 3
 
 
 @needs_c
@@ -152,8 +153,8 @@ def test_rows_are_found(find_rows) -> None:  # type: ignore[no-untyped-def]
     for row, block_hash in enumerate(hashes[:30]):
         parts[block_hash[0] % 8][block_hash] = row
     asked = hashes[::-1]
-    assert find_rows(parts, b"".join(asked), 16).tolist() == [-1] * 10 + list(range(29, -1, -1))
-    assert find_rows(parts, b"", 16).tolist() == []
+    assert find_rows((parts, []), b"".join(asked), 16).tolist() == [-1] * 10 + list(range(29, -1, -1))
+    assert find_rows((parts, []), b"", 16).tolist() == []
 
 
 @pytest.mark.parametrize("probe_points", PROBERS)
