@@ -27,10 +27,11 @@ demo: $(STAMP) ## two vLLM engines that share a pool, on this machine
 serve: $(STAMP) ## a master and a node on this machine
 	@$(VENV)/bin/moonpool serve
 
-lint: $(STAMP) ## ruff and mypy
+lint: $(STAMP) ## ruff, mypy, and the C compiler's warnings where there is one
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	@PYTHON=$(PYTHON_IN_VENV) scripts/lint_c.sh
 
 format: $(STAMP) ## ruff's formatter and its safe fixes
 	$(VENV)/bin/ruff format .

@@ -202,7 +202,9 @@ class ObjectPuts:
             link = self._nodes.find(segment, deadline_s)
             message = PutSmall(item, payload, True)
             told = None if link is None else link.put_small(message, deadline_s)
-            if told is not None:
+            if told is not None and told.count(Status.FAILED) < len(
+                told
+            ):  # else the node may have other doors now
                 for direct_ms in started.direct_ms[:1]:
                     rows = permits.Rows(item.keyspace, item.rank, item.shard)
                     self._putter.permits.give(rows, segment, asked_s, direct_ms, started.direct_bytes)

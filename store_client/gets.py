@@ -237,9 +237,10 @@ class Getter:
         if link is None:
             return np.full(len(places.slots), _FAILED)
         columns = (wanted.padded(), places.slots, places.generations, places.lengths)
-        return link.read(
-            ReadBatch(wanted.keyspace, wanted.rank, *columns, wanted.into, self._verify), deadline_s
-        )
+        batch = ReadBatch(wanted.keyspace, wanted.rank, *columns, wanted.into, self._verify)
+        statuses = link.read(batch, deadline_s)
+        now = self._nodes.started_anew(segment, link, [statuses], deadline_s)
+        return statuses if now is None else now.read(batch, deadline_s)
 
     def _report(self, wanted: Wanted, places: Places, index: NDArray[np.intp], deadline_s: float) -> None:
         """Says once of each place that it doesn't hold what it should."""

@@ -56,7 +56,8 @@ int hot_ready_lane(LaneGroup *group) {
         PyErr_NoMemory();
         return -1;
     }
-    add_place(lane, (uint64_t)(uintptr_t)lane->frame, lane->frame_bytes);
+    lane->places[0] = (struct iovec){(char *)lane->frame, lane->frame_bytes};
+    lane->place_count = 1;
     for (Py_ssize_t i = 0; !lane->head_bytes && i < lane->count; i++)
         add_object(group, lane, lane->first + i);
     return 0;

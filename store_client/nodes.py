@@ -179,6 +179,15 @@ class Nodes:
         finally:
             self._refreshing.release()
 
+    def started_anew(
+        self, segment: bytes, link: NodeLink, outcome: Sequence[U8], deadline_s: float
+    ) -> NodeLink | None:
+        """Where nothing of a call went through, and the node has been started again behind other doors since: those."""
+        if not link.failed or not all((part == _FAILED).all() for part in outcome):
+            return None
+        now = self.find(segment, deadline_s)
+        return None if now is link else now
+
     def cluster_map(self, deadline_s: float) -> ClusterMap:
         """Asks the master. Raises what that raises."""
         return self._cluster.ask(GetClusterMap(), ClusterMap, deadline_s)

@@ -220,12 +220,13 @@ class Putter:
 
     def ask_again(self, parts: Sequence[PutPart], statuses: list[U8], deadline_s: float) -> list[U8]:
         """The end of direct puts that have come to `statuses`, which may be changed: of what is BUSY, or too large for that
-        node, the master is asked. Whoever meets such asks the next time."""
+        node, the master is asked; of all where the node did nothing: it may be gone. Whoever meets such asks the next time."""
         again: list[tuple[int, NDArray[np.intp]]] = []
         for i, (part, status) in enumerate(zip(parts, statuses, strict=True)):
             if status.any():
                 self.permits.take(part.rows)
-                index = np.flatnonzero((status == Status.BUSY) | (status == Status.TOO_LARGE))
+                refused = (status == Status.BUSY) | (status == Status.TOO_LARGE)
+                index = np.flatnonzero(refused | (status == Status.FAILED).all())
                 if len(index):
                     again.append((i, index))
         asked = [parts[i].take(index, parts[i].shard) for i, index in again]
@@ -302,7 +303,11 @@ class Putter:
         link = self._nodes.find(segment, deadline_s)
         if link is None:
             return
-        outcomes = link.write([write.batch for write in writes], deadline_s)
+        batches = [write.batch for write in writes]
+        outcomes = link.write(batches, deadline_s)
+        now = self._nodes.started_anew(segment, link, outcomes, deadline_s)
+        if now is not None:
+            outcomes = now.write(batches, deadline_s)
         for write, outcome in zip(writes, outcomes, strict=True):
             statuses[write.part][write.first : write.first + len(outcome)] = outcome
 
