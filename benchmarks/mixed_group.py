@@ -3,6 +3,9 @@
 Names: mixed_<put|get>_4k_greedy: beside a client that moves batches of 1 MiB objects of its own;
 mixed_<put|get>_4k_evicting: in a full pool, beside a client whose every put evicts. mixed_rate_<greedy|evicting>: how
 many objects the other one gets through meanwhile, since a quiet client has it easy beside one that hardly works.
+
+The quiet client goes on for as long as the other one does: by the time of some thirty calls one that moves its bytes over a
+socket has not got through its first batch.
 """
 
 from __future__ import annotations
@@ -17,6 +20,10 @@ from moonpool.benchmarks.workers import Worker
 OBJECT_BYTES = 4096
 GREEDY_BYTES = {False: 1 << 20, True: 64 << 10}
 BATCH = 16
+FILL_FACTOR = 1.2
+
+CALLS_MAX = 20_000
+"""Of the quiet client in one trial: its answer is one line."""
 
 
 def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result]:
@@ -25,9 +32,20 @@ def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result
     with cast(scale.churn_pool_bytes, min(scale.arena_bytes, 128 << 20)) as members:
         pairs = members.pairs()
         for load in ("greedy", "evicting"):
+            if load == "evicting":
+                _fill(scale, progress, [quiet for quiet, _ in pairs])
             progress.step(f"one client beside a {load} one")
             results += _case(scale, pairs, load)
     return results
+
+
+def _fill(scale: Scale, progress: Progress, workers: list[Worker]) -> None:
+    """Puts may fail here already."""
+    size = GREEDY_BYTES[scale.quick]
+    count = int(FILL_FACTOR * scale.churn_pool_bytes) // size
+    for worker in workers:
+        progress.step(f"{worker.name} is filled with objects of {size >> 10}k")
+        worker.ask("fill", prefix="old-", count=count, size=size, batch=BATCH)
 
 
 def _case(scale: Scale, pairs: list[tuple[Worker, Worker]], load: str) -> list[Result]:
@@ -35,7 +53,6 @@ def _case(scale: Scale, pairs: list[tuple[Worker, Worker]], load: str) -> list[R
     gets = Samples(f"mixed_get_4k_{load}", "mixed", "us")
     rates = Samples(f"mixed_rate_{load}", "mixed", "objects/s")
     partner = dict(pairs)
-    calls = max(3, scale.calls // 10)
     for number, order in rounds(scale, [quiet for quiet, _ in pairs]):
         for quiet in order:
             size = GREEDY_BYTES[scale.quick]
@@ -48,7 +65,9 @@ def _case(scale: Scale, pairs: list[tuple[Worker, Worker]], load: str) -> list[R
                 batch=BATCH,
                 seconds=scale.churn_s,
             )
-            answer = quiet.ask("puts_and_gets", prefix=prefix, size=OBJECT_BYTES, calls=calls)
+            answer = quiet.ask(
+                "puts_and_gets", prefix=prefix, size=OBJECT_BYTES, calls=CALLS_MAX, seconds=scale.churn_s
+            )
             work = greedy.receive()
             if number >= 0:
                 rates.add(quiet.name, [work["stored"] / work["seconds"]], work["verified"])

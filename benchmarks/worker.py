@@ -60,9 +60,13 @@ class Commands:
         verified = got == sum(batch.count for batch in batches) and all(map(self._arena.came_back, batches))
         return {"samples": samples, "verified": verified}
 
-    def puts_and_gets(self, prefix: str, size: int, calls: int) -> dict[str, Any]:
-        """Seconds of each put of one object, and of its get right behind it. Where the put fails there is no get."""
+    def puts_and_gets(
+        self, prefix: str, size: int, calls: int, seconds: float = float("inf")
+    ) -> dict[str, Any]:
+        """Seconds of each put of one object, and of its get right behind it: so many of both, or for so long. Where the put
+        fails there is no get."""
         puts, gets, verified = [], [], True
+        end_s = time.perf_counter() + seconds
         for index in range(calls):
             what = {"count": 1, "size": size, "place": index}
             put = self.put(f"{prefix}{index}-", what)
@@ -71,6 +75,8 @@ class Commands:
                 get = self.get(f"{prefix}{index}-", what)
                 gets += get["samples"]
                 verified = verified and get["verified"]
+            if time.perf_counter() > end_s:
+                break
         return {"puts": puts, "gets": gets, "verified": verified}
 
     def fill(self, prefix: str, count: int, size: int, batch: int) -> dict[str, Any]:

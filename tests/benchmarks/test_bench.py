@@ -7,18 +7,22 @@ import json
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import bench_table
 import pytest
 
 from moonpool.benchmarks import lookup_group, transfers
-from moonpool.benchmarks.arena import Shape
+from moonpool.benchmarks.arena import Arena, Shape
 from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.scale import FULL, ORDINARY, Scale
+from moonpool.benchmarks.subjects.base import Pieces, Subject
+from moonpool.benchmarks.worker import Commands
 
 pytestmark = pytest.mark.mooncake
 
@@ -104,6 +108,29 @@ def test_opponents_and_limits_ran_beside_it(document: dict[str, Any]) -> None:
         assert (case["ratio_to_mooncake"] is not None) >= (compared and not failures)
         moved = case["group"] in ("put", "get", "small", "latency")
         assert (case["ratio_to_limit"] is not None) >= (compared and moved)
+
+
+def test_who_calls_beside_another_one_goes_on_for_as_long(tmp_path: Path) -> None:
+    class Slow:
+        """Takes a ms for each object."""
+
+        def register(self, address: int, size_bytes: int) -> None: ...
+
+        def put(self, keys: Sequence[str], pieces: Pieces) -> int:
+            time.sleep(0.001)
+            return len(keys)
+
+        def get(self, keys: Sequence[str], pieces: Pieces) -> int:
+            return 0
+
+    path = tmp_path / "arena"
+    path.write_bytes(bytes(2 * 65536))
+    commands = Commands(cast(Subject, Slow()), Arena(path, 65536))
+    assert len(commands.puts_and_gets("few-", 4096, calls=3)["puts"]) == 3
+    start_s = time.monotonic()
+    answer = commands.puts_and_gets("long-", 4096, calls=10_000, seconds=0.05)
+    assert time.monotonic() - start_s >= 0.05
+    assert 1 <= len(answer["puts"]) <= 50 and len(answer["gets"]) == len(answer["puts"])
 
 
 @pytest.mark.parametrize(
