@@ -35,12 +35,13 @@ from moonpool.schemas.messages import (
 from moonpool.schemas.packed import U8, join_hashes
 from moonpool.store_client.admin import Admin, AdminParts
 from moonpool.store_client.blocks import BlockGet, BlockPut, Blocks
-from moonpool.store_client.buffers import Buffer, memory_of, multi_buffers
+from moonpool.store_client.buffers import Buffer, memory_of
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.connect import Connector
 from moonpool.store_client.copiers.base import DeviceCopier
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.directory import Directory
+from moonpool.store_client.few_gets import ObjectGets
 from moonpool.store_client.few_puts import ObjectPuts
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gate import Gate
@@ -102,9 +103,9 @@ class StoreClient:
         getter = Getter(self._cluster, self._nodes, self._workers, self.settings.verify_checksums)
         self._blocks = Blocks(self._cluster, self._book, putter, getter)
         self._rows = RowCalls(self._cluster, putter, getter)
-        self._object_puts = ObjectPuts(
-            self._cluster, self._nodes, putter, self._rows, host=type(copier) is HostCopier
-        )
+        host, verify = type(copier) is HostCopier, self.settings.verify_checksums
+        self._object_puts = ObjectPuts(self._cluster, self._nodes, putter, self._rows, host=host)
+        self._object_gets = ObjectGets(self._cluster, self._nodes, self._rows, host=host, verify=verify)
         self.admin = Admin(
             AdminParts(self._gate, self._cluster, self._nodes, hello, credentials, self._deadline_s)
         )
@@ -295,12 +296,8 @@ class StoreClient:
     ) -> list[Got]:
         """Reads objects into several pieces each. TOO_LARGE: an object is larger than its pieces."""
         with self._gate:
-            fragments, keep = multi_buffers(addresses, sizes, writable=True)
-            outcome = self._rows.get_into(
-                rows_of(self._objects, keys), fragments, self._deadline_s(timeout_s)
-            )
-            del keep
-            return outcome
+            deadline_s = self._deadline_s(timeout_s)
+            return self._object_gets.get_pieces(self._objects, keys, addresses, sizes, deadline_s)
 
     def batch_remove(
         self, keys: Sequence[str], *, force: bool = False, timeout_s: float | None = None

@@ -55,6 +55,9 @@ _ITEM_TYPES = ("<u2", "<u4", "<u8", "<u8")
 
 _MISSING = int(Status.MISSING)
 
+_NAME = np.dtype(f"S{KEY_HASH_BYTES}")
+"""Made once: numpy takes as long to make one as for the view."""
+
 PIECES_MAX = 64
 """Of objects that `gather` takes."""
 
@@ -153,15 +156,24 @@ def pieces(addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[Any]]) -
     if not HOT:
         return python_pieces(addresses, sizes)
     packed = _hot.pieces(addresses, sizes)
-    if packed is None:
-        return None
-    starts, lengths, offsets, totals = packed
+    return None if packed is None else unpacked_pieces(*packed)
+
+
+def unpacked_pieces(addresses: bytes, sizes: bytes, offsets: bytes, lengths: bytes) -> Fragments:
+    """What `packed_pieces` returns, as `pieces` does."""
     return Fragments(
-        np.frombuffer(starts, np.uint64),
-        np.frombuffer(lengths, np.uint64),
+        np.frombuffer(addresses, np.uint64),
+        np.frombuffer(sizes, np.uint64),
         np.frombuffer(offsets, np.int64),
-        np.frombuffer(totals, np.uint64),
+        np.frombuffer(lengths, np.uint64),
     )
+
+
+def packed_pieces(
+    addresses: Sequence[Sequence[Any]], sizes: Sequence[Sequence[Any]]
+) -> tuple[bytes, bytes, bytes, bytes] | None:
+    """`pieces` as packed columns: addresses, sizes, offsets, lengths. None also where not HOT."""
+    return _hot.pieces(addresses, sizes) if HOT else None
 
 
 def gather(
@@ -202,6 +214,19 @@ def read_slots(
     if starts is None or checksums is None:
         return statuses, None, None
     return statuses, np.frombuffer(starts, np.uint64), np.frombuffer(checksums, np.uint64)
+
+
+def read_packed(
+    layout: U64, columns: Sequence[Any], keyspace: int, verify: bool
+) -> tuple[bytearray, bytes | None, bytes | None]:
+    """`read_slots` of rank 0 with columns that are packed: slots, lengths, addresses, sizes, offsets, generations, and names of
+    plain objects. The same, packed."""
+    *others, names = columns
+    hashes = np.frombuffer(names, _NAME)
+    found: tuple[bytearray, bytes | None, bytes | None] = _hot.read_slots(
+        (layout, *others, hashes), keyspace, 0, COPY_THREADS, verify, _MISSING
+    )
+    return found
 
 
 def fill_slots(layout: U64, slots: U32, lengths: U64, source: Fragments) -> bool:

@@ -6,16 +6,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from moonpool.schemas.errors import MoonpoolError, TransferFailed
-from moonpool.schemas.messages import BeginItem, ClusterMap, GetClusterMap, NodeInfo, PutSmall, Status
+from moonpool.schemas.messages import (
+    BeginItem,
+    ClusterMap,
+    GetClusterMap,
+    Located,
+    NodeInfo,
+    PutSmall,
+    Status,
+)
 from moonpool.schemas.packed import U8, U64, all_zero
 from moonpool.store_client.cluster import Cluster
 from moonpool.store_client.guard import Guard
 from moonpool.store_client.telemetry import TransferCounts
-from moonpool.store_client.transports.base import ReadBatch, Transport, WriteBatch
+from moonpool.store_client.transports.base import FewObjects, ReadBatch, Transport, WriteBatch
 from moonpool.store_client.transports.pieces import total_bytes
 from moonpool.store_client.transports.shm import ShmTransport
 from moonpool.store_client.transports.tcp import TcpTransport
@@ -74,6 +83,20 @@ class NodeLink:
             return statuses, total_bytes(batch.lengths)
         (statuses,), moved_bytes = self._judged([statuses], [batch.lengths])
         return statuses, moved_bytes
+
+    def read_few(self, objects: FewObjects, located: Located, deadline_s: float) -> bool:
+        """Whether all of these objects have come. Else nothing is said of them: `read` has the outcome of each."""
+        transport = self.transport
+        if not isinstance(transport, ShmTransport):
+            return False
+        start_s = time.monotonic()
+        try:
+            came = self._guard.ask(partial(transport.read_few, objects), located, deadline_s)
+        except MoonpoolError:
+            return False
+        if came:
+            self._went("load", start_s, objects.size_bytes)
+        return came
 
     def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
         """As Transport.write; all FAILED at once where the node failed lately."""

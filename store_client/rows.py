@@ -142,12 +142,14 @@ class RowCalls:
                 found[i] = value
         return found
 
-    def get_into(self, rows: Rows, memory: Fragments, deadline_s: float) -> list[Got]:
-        """Fills the first bytes of each object's memory."""
+    def get_into(
+        self, rows: Rows, memory: Fragments, deadline_s: float, places: Places | None = None
+    ) -> list[Got]:
+        """Fills the first bytes of each object's memory. `places`: where the master has just said that they lie."""
         count = len(rows.hashes)
         if count != memory.count:
             raise InvalidParams(field="buffers", value=memory.count, allowed=f"{count}, one list a key")
-        places = self._locate_quietly(rows, deadline_s)
+        places = places or self._locate_quietly(rows, deadline_s)
         if places is None:
             return [Got(Status.FAILED, 0)] * count
         room = memory.lengths()

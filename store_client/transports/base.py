@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -49,6 +49,19 @@ class ReadBatch(msgspec.Struct, frozen=True, eq=False):
             into=into or self.into.take(index),
             verify=self.verify,
         )
+
+
+class FewObjects(NamedTuple):
+    """Plain objects of one segment, and where they go, as packed columns; see Fragments and ReadBatch."""
+
+    keyspace: bytes
+    hashes: bytes
+    addresses: bytes
+    sizes: bytes
+    offsets: bytes
+    lengths: bytes
+    size_bytes: int
+    verify: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
