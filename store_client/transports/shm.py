@@ -43,6 +43,7 @@ from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.ahead import slot_bytes_of
 from moonpool.store_client.transports.base import FewObjects, ReadBatch, SpecOf, WriteBatch
+from moonpool.store_client.transports.few_reads import read_few
 from moonpool.store_client.transports.groups import CHUNK_OBJECTS, concatenate, groups_of, part_of
 from moonpool.store_client.transports.mapped import MappedSegment
 from moonpool.store_client.transports.node_calls import NodeCalls
@@ -136,23 +137,10 @@ class ShmTransport:
         return np.concatenate([np.zeros(0, dtype=np.uint8), *outcomes])
 
     def read_few(self, objects: FewObjects, located: Located, deadline_s: float) -> bool:
-        """Whether all of a few objects of this segment have come; where not, some memory may have been written to."""
+        """Whether all of a few objects of this segment have come; where not, `read` has the outcome of each."""
         with self._gate:
-            if not self._native or time.monotonic() > deadline_s:
-                return False
-            memory = (objects.addresses, objects.sizes, objects.offsets)
-            columns = (located.slots, objects.lengths, *memory, located.generations, objects.hashes)
-            word, verify = keyspace_word(objects.keyspace), objects.verify
-            found, starts, checksums = native.read_packed(self._segment.native_layout, columns, word, verify)
-            if any(found):
-                return False
-            if starts is None or checksums is None:
-                return True
-            rows = zip(
-                *(memoryview(one).cast("Q") for one in (starts, objects.lengths, checksums)), strict=True
-            )
-            checksum = self._segment.checksum
-            return all(not told or checksum(start, length) == told for start, length, told in rows)
+            in_time = time.monotonic() <= deadline_s
+            return self._native and in_time and read_few(self._segment, objects, located)
 
     def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
         """See Transport."""
