@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from support import shared_files
 from support.tiny_model import VOCABULARY
 
 START_TIMEOUT_S = 600.0
@@ -118,10 +119,12 @@ class EngineProcess:
 
     def kill(self) -> None:
         """SIGKILL, and its workers with it. Does nothing to one that is dead."""
-        self._stream.close()
+        left = shared_files.mapped_by_group(self.pid)
+        self._stream.close()  # at which it ends of itself
         self._line.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+        shared_files.remove(left)
 
     def _answer(self) -> dict[str, Any]:
         try:
