@@ -68,21 +68,22 @@ class HashMap:
     def validate(self) -> None:
         """Raises AssertionError where a hash lies in another part than it should."""
         for number, part in enumerate(self._parts):
-            assert all(block_hash[0] % PARTS == number for block_hash in part), "a hash in the wrong part"
+            for block_hash in part:
+                assert block_hash[0] % PARTS == number, "a hash in the wrong part"
 
 
 class FilteredMap(HashMap):
     """The same, where questions after thousands of hashes that aren't there are usual. Only where native.HOT.
 
-    A dict is asked for one hash after the other, and each question waits for memory. So before each dict lies a filter, that
+    A dict is asked for one hash after the other, and each question waits for memory. So before a dict may lie a filter, that
     says from one byte of most unknown hashes that they are unknown: it counts how many names fall on each of its cells, of
-    which there are 4 to 16 a name. Whatever changes a dict changes its filter; one that is outgrown is made anew from its
-    dict alone. Questions after few hashes do without.
+    which there are 4 to 16 a name. Readers who ask after many hashes, some of which aren't there, have it built, a part or a few
+    at a time. Whatever changes a dict changes its filter; one that is outgrown is dropped, so puts alone never pay for it.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._filters = [bytearray(1) for _ in range(PARTS)]
+        self._filters = [bytearray() for _ in range(PARTS)]  # empty: none
         self.lists = (self._parts, self._filters)
 
     def set(self, block_hash: bytes, row: int) -> None:
@@ -106,11 +107,13 @@ class FilteredMap(HashMap):
         """Raises AssertionError, too, where a filter doesn't count what its dict holds: a name that it misses is lost."""
         super().validate()
         for part, cells in zip(self._parts, self._filters, strict=True):
-            counts = [0] * len(cells)
-            for block_hash in part:
-                counts[_cell_of(block_hash) % len(cells)] += 1
-            for cell, count in zip(cells, counts, strict=True):
-                assert cell in (min(count, CELL_FULL), CELL_FULL), "a filter that counts wrongly"
+            counts = bytearray(len(cells))
+            for block_hash in part if cells else ():
+                at = _cell_of(block_hash) % len(cells)
+                counts[at] += counts[at] < CELL_FULL
+            if cells != counts:
+                differing = {cell for cell, count in zip(cells, counts, strict=True) if cell != count}
+                assert differing == {CELL_FULL}, "a filter that counts wrongly"
 
 
 def _cell_of(block_hash: bytes) -> int:

@@ -47,7 +47,7 @@ static int forget_some(Rows *rows, Py_ssize_t first, Py_ssize_t count, char *pac
     for (Py_ssize_t i = 0; i < count; i++) {
         if ((numbers[i] = row_at(rows, first + i)) < 0)
             return -1;
-        __builtin_prefetch(PyList_GetItem(rows->hashes, numbers[i]));
+        hot_fetch_name(PyList_GetItem(rows->hashes, numbers[i]));
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *name = name_of(rows, numbers[i]);
@@ -55,7 +55,8 @@ static int forget_some(Rows *rows, Py_ssize_t first, Py_ssize_t count, char *pac
             return -1;
         if (packed)
             memcpy(packed + (first + i) * bytes, PyBytes_AsString(name), (size_t)bytes);
-        hot_map_prefetch(&rows->map, PyBytes_AsString(name));
+        if (hot_map_prefetch(&rows->map, PyBytes_AsString(name)) < 0)
+            return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *name = name_of(rows, numbers[i]); /* a row may be named twice */
@@ -91,7 +92,8 @@ PyObject *hot_name_rows(PyObject *self, PyObject *arguments) {
     Py_ssize_t i = 0;
     for (; i < rows.count; i++) {
         for (Py_ssize_t ahead = i; i % TOGETHER == 0 && ahead < rows.count && ahead < i + TOGETHER; ahead++)
-            hot_map_prefetch(&rows.map, hashes + ahead * hash_bytes);
+            if (hot_map_prefetch(&rows.map, hashes + ahead * hash_bytes) < 0)
+                return NULL;
         Py_ssize_t row = row_at(&rows, i);
         PyObject *name = row >= 0 ? PyBytes_FromStringAndSize(hashes + i * hash_bytes, hash_bytes) : NULL;
         if (name == NULL)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from support.paper_cluster import (
     BLOCK_BYTES,
+    chain,
     dropped,
 )
 from support.reporting_machine import (
@@ -312,6 +313,9 @@ class ChainedMachine(IndexMachine):
             assert u64s(reply.generations).tolist() == [generation for _, generation in slots]
 
 
+STRANGERS = chain(60, "strangers")
+
+
 class FlatMachine(IndexMachine):
     """Flat keyspaces: presence."""
 
@@ -319,9 +323,12 @@ class FlatMachine(IndexMachine):
 
     @rule(hashes=hash_lists, rank=st.integers(-1, WORLD - 1))
     def presence(self, hashes: list[bytes], rank: int) -> None:
-        reply = self.cluster.ask(Presence(self.keyspace, join_hashes(hashes), rank, 2700))
+        """With so many strangers that the filters before the dicts are built, and used from then on."""
+        asked = join_hashes([*hashes, *STRANGERS])
+        reply = self.cluster.ask(Presence(self.keyspace, asked, rank, 2700))
         assert isinstance(reply, Present)
-        for block_hash, bit in zip(hashes, reply.bits, strict=True):
+        assert not any(reply.bits[len(hashes) :])
+        for block_hash, bit in zip(hashes, reply.bits[: len(hashes)], strict=True):
             row = self.model.rows.get(block_hash)
             wanted = range(WORLD) if rank < 0 else (rank,)
             there = row is not None and all(
