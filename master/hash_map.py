@@ -75,15 +75,15 @@ class HashMap:
 class FilteredMap(HashMap):
     """The same, where questions after thousands of hashes that aren't there are usual. Only where native.HOT.
 
-    A dict is asked for one hash after the other, and each question waits for memory. So before a dict may lie a filter, that
+    A dict is asked for one hash after the other, and each question waits for memory. So before each dict lies a filter, that
     says from one byte of most unknown hashes that they are unknown: it counts how many names fall on each of its cells, of
-    which there are 4 to 16 a name. Readers who ask after many hashes, some of which aren't there, have it built, a part or a few
-    at a time. Whatever changes a dict changes its filter; one that is outgrown is dropped, so puts alone never pay for it.
+    which there are 4 to 16 a name. Whatever changes a dict changes its filter; one that is outgrown is made anew from its
+    dict alone. Questions after few hashes do without.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._filters = [bytearray() for _ in range(PARTS)]  # empty: none
+        self._filters = [bytearray(1) for _ in range(PARTS)]
         self.lists = (self._parts, self._filters)
 
     def set(self, block_hash: bytes, row: int) -> None:
@@ -108,7 +108,7 @@ class FilteredMap(HashMap):
         super().validate()
         for part, cells in zip(self._parts, self._filters, strict=True):
             counts = bytearray(len(cells))
-            for block_hash in part if cells else ():
+            for block_hash in part:
                 at = _cell_of(block_hash) % len(cells)
                 counts[at] += counts[at] < CELL_FULL
             if cells != counts:

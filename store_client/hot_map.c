@@ -1,10 +1,9 @@
 /* The index's map from hash to row, and the filters before its dicts: master/hash_map.py. */
 #include "hot_map.h"
 
-#define AHEAD 64      /* so many names before its own turn one is fetched into the cache: most of them lie in none */
-#define SIFT_MIN 32   /* fewer hashes are looked up at once: getting at the filters would cost more than they spare */
-#define CELLS_MIN 4   /* a name; between that and twice as many, by part, so that all aren't outgrown in the same moment */
-#define BUILD_MAX 4096 /* names that one search counts; then it builds no further filter. Less than half a millisecond */
+#define AHEAD 64     /* so many names before its own turn one is fetched into the cache: most of them lie in none */
+#define SIFT_MIN 32  /* fewer hashes are looked up at once: getting at the filters would cost more than they spare */
+#define CELLS_MIN 4  /* a name; between that and twice as many, by part, so that all don't grow in the same moment */
 #define SAMPLE 8     /* hashes after which the rest of a stretch is no more sifted, where most of them are there */
 #define CELL_FULL 255
 
@@ -47,93 +46,80 @@ static inline uint64_t mix(const char *hash, Py_ssize_t hash_bytes) {
     return ((words[0] ^ (words[1] << 31 | words[1] >> 33)) * 0x9E3779B97F4A7C15u) >> 24;
 }
 
-/* How many names a part's filter of so many cells is for. A new one is for twice what is there: on average there are 8 cells a
+/* How many names a part's filter of so many cells is for. It has twice as many cells after it has grown: on average 8 a
  * name, and of unknown hashes one in eight is looked up in vain. */
 static Py_ssize_t names_in(const HotMap *map, Py_ssize_t part, Py_ssize_t cells) {
     return cells * map->part_count / (CELLS_MIN * (map->part_count + part));
 }
 
-/* Looks a part's filter up. -1 and an exception where it is something else. */
+/* -1 and an exception where a part's filter is something else. */
 static int take_filter(HotMap *map, Py_ssize_t part) {
     PyObject *bytes = PyList_GetItem(map->filters, part);
-    Py_ssize_t cells = PyByteArray_Check(bytes) ? PyByteArray_Size(bytes) : -1;
-    if (cells < 0 || cells & (cells - 1)) {
+    Py_ssize_t cells = PyByteArray_Check(bytes) ? PyByteArray_Size(bytes) : 0;
+    if (cells < 1 || cells & (cells - 1)) {
         PyErr_SetString(PyExc_ValueError, "filters of a power of two of cells");
         return -1;
     }
-    uint8_t *first = cells ? (uint8_t *)PyByteArray_AsString(bytes) : NULL;
-    map->filter[part] = (HotFilter){first, (uint64_t)cells - 1, names_in(map, part, cells)};
+    map->filter[part] = (HotFilter){(uint8_t *)PyByteArray_AsString(bytes), (uint64_t)cells - 1, names_in(map, part, cells)};
     map->taken |= 1ull << part;
     return 0;
 }
 
-/* The cell of a hash, or NULL where its part has no filter. -1 and an exception as above. */
-static inline int find_cell(HotMap *map, const char *hash, uint8_t **cell) {
+/* The cell of a hash; NULL and an exception as above. */
+static inline uint8_t *cell_of(HotMap *map, const char *hash) {
     Py_ssize_t part = part_index(map, hash);
     if (!(map->taken >> part & 1) && take_filter(map, part) < 0)
-        return -1;
-    const HotFilter *filter = &map->filter[part];
-    *cell = filter->cells ? filter->cells + (mix(hash, map->hash_bytes) & filter->mask) : NULL;
-    return 0;
+        return NULL;
+    return map->filter[part].cells + (mix(hash, map->hash_bytes) & map->filter[part].mask);
 }
 
-int hot_map_prefetch(HotMap *map, const char *hash) {
-    uint8_t *cell = NULL;
-    if (map->filtered && find_cell(map, hash, &cell) < 0)
-        return -1;
+void hot_map_prefetch(HotMap *map, const char *hash) {
+    uint8_t *cell = map->filtered ? cell_of(map, hash) : NULL;
     if (cell)
         __builtin_prefetch(cell, 1);
-    return 0;
 }
 
-/* A part does without a filter from now on. */
-static int drop_filter(HotMap *map, Py_ssize_t part) {
-    return PyByteArray_Resize(PyList_GetItem(map->filters, part), 0) < 0 ? -1 : take_filter(map, part);
-}
-
-/* Gives a part a filter with room for as many names again. -1 and an exception where that failed. */
-static int build_filter(HotMap *map, Py_ssize_t index) {
+/* A new filter for a part that has outgrown its own. -1 and an exception where that failed. */
+static int grow(HotMap *map, Py_ssize_t index) {
     PyObject *part = PyList_GetItem(map->parts, index), *name, *later, *row;
     Py_ssize_t cells = 1, position = 0, ahead = 0;
     while (names_in(map, index, cells) <= PyDict_Size(part))
         cells *= 2;
-    if (PyByteArray_Resize(PyList_GetItem(map->filters, index), cells) < 0 || take_filter(map, index) < 0)
+    PyObject *bytes = PyByteArray_FromStringAndSize(NULL, cells);
+    if (bytes == NULL)
         return -1;
-    const HotFilter *filter = &map->filter[index];
-    memset(filter->cells, 0, (size_t)cells);
+    uint8_t *counts = (uint8_t *)PyByteArray_AsString(bytes);
+    memset(counts, 0, (size_t)cells);
     for (int i = 0; i < AHEAD; i++)
         PyDict_Next(part, &ahead, &later, &row);
     while (PyDict_Next(part, &position, &name, &row)) {
         if (PyDict_Next(part, &ahead, &later, &row))
             hot_fetch_name(later);
         if (!PyBytes_Check(name)) {
-            drop_filter(map, index);
+            Py_DECREF(bytes);
             PyErr_SetString(PyExc_ValueError, "a name that is no bytes");
             return -1;
         }
-        uint8_t *cell = filter->cells + (mix(PyBytes_AsString(name), PyBytes_Size(name)) & filter->mask);
+        uint8_t *cell = counts + (mix(PyBytes_AsString(name), PyBytes_Size(name)) & (uint64_t)(cells - 1));
         *cell += *cell < CELL_FULL;
     }
-    return 0;
+    return PyList_SetItem(map->filters, index, bytes) < 0 ? -1 : take_filter(map, index);
 }
 
 int hot_map_add(HotMap *map, PyObject *name, PyObject *row) {
     const char *hash = PyBytes_AsString(name);
     Py_ssize_t index = part_index(map, hash);
     PyObject *part = PyList_GetItem(map->parts, index);
-    uint8_t *cell = NULL;
-    if (map->filtered && find_cell(map, hash, &cell) < 0)
+    uint8_t *cell = map->filtered ? cell_of(map, hash) : NULL;
+    if (cell && PyDict_Size(part) >= map->filter[index].names_max)
+        cell = grow(map, index) < 0 ? NULL : cell_of(map, hash);
+    if (map->filtered && cell == NULL)
         return -1;
     if (cell == NULL || *cell) { /* else it is new for sure */
         if (PyDict_GetItemWithError(part, name))
             return 0;
         if (PyErr_Occurred())
             return -1;
-    }
-    if (cell && PyDict_Size(part) >= map->filter[index].names_max) { /* the next search that misses it builds it anew */
-        if (drop_filter(map, index) < 0)
-            return -1;
-        cell = NULL;
     }
     if (PyDict_SetItem(part, name, row) < 0)
         return -1;
@@ -144,8 +130,8 @@ int hot_map_add(HotMap *map, PyObject *name, PyObject *row) {
 
 int hot_map_remove(HotMap *map, PyObject *name) {
     const char *hash = PyBytes_AsString(name);
-    uint8_t *cell = NULL;
-    if ((map->filtered && find_cell(map, hash, &cell) < 0) || PyDict_DelItem(part_of(map, hash), name) < 0)
+    uint8_t *cell = map->filtered ? cell_of(map, hash) : NULL;
+    if ((map->filtered && cell == NULL) || PyDict_DelItem(part_of(map, hash), name) < 0)
         return -1;
     if (cell)
         *cell -= *cell && *cell < CELL_FULL;
@@ -174,7 +160,7 @@ PyObject *hot_remove_name(PyObject *self, PyObject *arguments) {
 
 /* ------------------------------------------------------------------ searches */
 
-int hot_start_search(HotSearch *search, PyObject *lists, PyObject *packed, Py_ssize_t hash_bytes, int builds) {
+int hot_start_search(HotSearch *search, PyObject *lists, PyObject *packed, Py_ssize_t hash_bytes) {
     char *hashes;
     Py_ssize_t packed_bytes;
     HotMap *map = &search->map;
@@ -187,7 +173,6 @@ int hot_start_search(HotSearch *search, PyObject *lists, PyObject *packed, Py_ss
     search->hashes = hashes;
     search->count = packed_bytes / hash_bytes;
     search->sifting = map->filtered && search->count >= SIFT_MIN;
-    search->to_build = builds && search->sifting ? BUILD_MAX : 0;
     return 0;
 }
 
@@ -196,27 +181,16 @@ static int sift(HotSearch *search, Py_ssize_t first) {
     Py_ssize_t left = search->count - first, count = left < HOT_SIFTED ? left : HOT_SIFTED, known = 0;
     const char *hash = search->hashes + first * search->map.hash_bytes;
     for (Py_ssize_t i = 0; i < count; i++, hash += search->map.hash_bytes) {
-        uint8_t *cell;
-        if (find_cell(&search->map, hash, &cell) < 0)
+        const uint8_t *cell = cell_of(&search->map, hash);
+        if (cell == NULL)
             return -1;
-        known += (search->maybe[i] = cell ? *cell : 1) > 0;
+        known += (search->maybe[i] = *cell) > 0;
         if (i == SAMPLE && known > SAMPLE / 2) { /* most are there: no use in it */
             memset(search->maybe + i, 1, (size_t)(count - i));
             break;
         }
     }
     return 0;
-}
-
-/* A dict was asked in vain: builds its filter, where it has none. -1 and an exception where that failed. */
-static int spare_next(HotSearch *search, Py_ssize_t part) {
-    HotMap *map = &search->map;
-    if (!(map->taken >> part & 1) && take_filter(map, part) < 0)
-        return -1;
-    if (map->filter[part].cells)
-        return 0;
-    search->to_build -= PyDict_Size(PyList_GetItem(map->parts, part)) + 1;
-    return build_filter(map, part);
 }
 
 Py_ssize_t hot_row_of(HotSearch *search, Py_ssize_t index) {
@@ -231,9 +205,9 @@ Py_ssize_t hot_row_of(HotSearch *search, Py_ssize_t index) {
     PyObject *number = name ? PyDict_GetItemWithError(part_of(&search->map, hash), name) : NULL;
     Py_XDECREF(name);
     Py_ssize_t row = number ? PyLong_AsSsize_t(number) : -1;
-    if (row >= 0)
-        return row;
-    return PyErr_Occurred() || (search->to_build > 0 && spare_next(search, part_index(&search->map, hash)) < 0) ? -2 : -1;
+    if ((number == NULL || row == -1) && PyErr_Occurred())
+        return -2;
+    return row < 0 ? -1 : row;
 }
 
 PyObject *hot_find_rows(PyObject *self, PyObject *arguments) {
@@ -242,7 +216,7 @@ PyObject *hot_find_rows(PyObject *self, PyObject *arguments) {
     Py_buffer rows;
     HotSearch search;
     if (!PyArg_ParseTuple(arguments, "OOnO", &lists, &packed, &hash_bytes, &found) ||
-        hot_start_search(&search, lists, packed, hash_bytes, 0) < 0 || hot_view_u64(found, &rows, PyBUF_WRITABLE, &count) < 0)
+        hot_start_search(&search, lists, packed, hash_bytes) < 0 || hot_view_u64(found, &rows, PyBUF_WRITABLE, &count) < 0)
         return NULL;
     if (count != search.count)
         PyErr_SetString(PyExc_ValueError, "hashes and rows of different number");

@@ -8,7 +8,7 @@
 #define HOT_PARTS_MAX 64
 #define HOT_SIFTED 256 /* hashes whose cells are looked at before any of their dicts, so that they are fetched together */
 
-/* Of one part: how many names fall on each cell. Of these there is a power of two, or none: NULL. One that is full stays so. */
+/* Of one part: how many names fall on each cell. Of these there is a power of two. One that is full stays so. */
 typedef struct {
     uint8_t *cells;
     uint64_t mask;
@@ -39,8 +39,8 @@ static inline void hot_fetch_name(PyObject *name) {
     __builtin_prefetch((const char *)name + 32);
 }
 
-/* A name will soon be added or removed. -1 and an exception where something is wrong. */
-int hot_map_prefetch(HotMap *map, const char *hash);
+/* A name will soon be added or removed. */
+void hot_map_prefetch(HotMap *map, const char *hash);
 
 /* Hashes that are looked for, in their order. */
 typedef struct {
@@ -48,13 +48,11 @@ typedef struct {
     const char *hashes;
     Py_ssize_t count;
     int sifting;
-    Py_ssize_t to_build; /* names that may yet be counted for filters that are missing */
     uint8_t maybe[HOT_SIFTED];
 } HotSearch;
 
-/* -1 and an exception where the arguments don't fit each other. `packed` and the map must outlive the search. `builds`: where it
- * misses filters, it builds one or a few, for the next one. */
-int hot_start_search(HotSearch *search, PyObject *lists, PyObject *packed, Py_ssize_t hash_bytes, int builds);
+/* -1 and an exception where the arguments don't fit each other. `packed` and the map must outlive the search. */
+int hot_start_search(HotSearch *search, PyObject *lists, PyObject *packed, Py_ssize_t hash_bytes);
 
 /* The row of a hash; each index from 0 on must be asked for. -1 where there is none, -2 and an exception where something
  * is wrong. */

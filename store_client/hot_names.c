@@ -55,8 +55,7 @@ static int forget_some(Rows *rows, Py_ssize_t first, Py_ssize_t count, char *pac
             return -1;
         if (packed)
             memcpy(packed + (first + i) * bytes, PyBytes_AsString(name), (size_t)bytes);
-        if (hot_map_prefetch(&rows->map, PyBytes_AsString(name)) < 0)
-            return -1;
+        hot_map_prefetch(&rows->map, PyBytes_AsString(name));
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *name = name_of(rows, numbers[i]); /* a row may be named twice */
@@ -92,8 +91,7 @@ PyObject *hot_name_rows(PyObject *self, PyObject *arguments) {
     Py_ssize_t i = 0;
     for (; i < rows.count; i++) {
         for (Py_ssize_t ahead = i; i % TOGETHER == 0 && ahead < rows.count && ahead < i + TOGETHER; ahead++)
-            if (hot_map_prefetch(&rows.map, hashes + ahead * hash_bytes) < 0)
-                return NULL;
+            hot_map_prefetch(&rows.map, hashes + ahead * hash_bytes);
         Py_ssize_t row = row_at(&rows, i);
         PyObject *name = row >= 0 ? PyBytes_FromStringAndSize(hashes + i * hash_bytes, hash_bytes) : NULL;
         if (name == NULL)

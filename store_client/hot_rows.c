@@ -38,7 +38,7 @@ static int take(Table *table, PyObject *columns, PyObject *packed, PyObject *usa
     if (!PyArg_ParseTuple(columns, "OnnOOOOOOO", &lists, &hash_bytes, &table->world, &objects[0], &objects[1], &objects[2],
                           &objects[3], &objects[4], &objects[5], &objects[6]))
         return -1;
-    if (hot_start_search(&table->search, lists, packed, hash_bytes, 1) < 0)
+    if (hot_start_search(&table->search, lists, packed, hash_bytes) < 0)
         return -1;
     if (table->world < 1 || table->world > 64 || rank >= table->world)
         return refuse(table, "a table's ranks, and one of them");

@@ -323,7 +323,7 @@ class FlatMachine(IndexMachine):
 
     @rule(hashes=hash_lists, rank=st.integers(-1, WORLD - 1))
     def presence(self, hashes: list[bytes], rank: int) -> None:
-        """With so many strangers that the filters before the dicts are built, and used from then on."""
+        """With so many strangers that the filters before the dicts are used."""
         asked = join_hashes([*hashes, *STRANGERS])
         reply = self.cluster.ask(Presence(self.keyspace, asked, rank, 2700))
         assert isinstance(reply, Present)
