@@ -5,6 +5,8 @@ Every put is of new keys, so each needs room that another object must leave. Nob
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from moonpool.benchmarks.cast import cast
 from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.results import Result
@@ -23,17 +25,20 @@ def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result
     for name, (size, batch) in (QUICK_SHAPES if scale.quick else SHAPES).items():
         with cast(scale.churn_pool_bytes, min(scale.arena_bytes, 256 << 20)) as members:
             workers = members.members("host", limit=False, sums=False)
-            for worker in workers:
-                progress.step(f"{worker.name} is filled with objects of {name}")
-                _fill(worker, int(FILL_FACTOR * scale.churn_pool_bytes) // size, size, batch)
+            fill(scale, progress, workers, name, size, batch)
             progress.step(f"churn_{name}")
             results += _case(scale, workers, name, size, batch)
     return results
 
 
-def _fill(worker: Worker, count: int, size: int, batch: int) -> None:
-    """Puts may fail here already."""
-    worker.ask("fill", prefix="old-", count=count, size=size, batch=batch)
+def fill(
+    scale: Scale, progress: Progress, workers: Sequence[Worker], name: str, size: int, batch: int
+) -> None:
+    """Fills the pool of each with objects of that size, whose name is for who watches. Puts may fail here already."""
+    count = int(FILL_FACTOR * scale.churn_pool_bytes) // size
+    for worker in workers:
+        progress.step(f"{worker.name} is filled with objects of {name}")
+        worker.ask("fill", prefix="old-", count=count, size=size, batch=batch)
 
 
 def _case(scale: Scale, workers: list[Worker], name: str, size: int, batch: int) -> list[Result]:

@@ -11,6 +11,7 @@ socket has not got through its first batch.
 from __future__ import annotations
 
 from moonpool.benchmarks.cast import cast
+from moonpool.benchmarks.churn_group import fill
 from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.results import Result
 from moonpool.benchmarks.scale import Scale
@@ -20,7 +21,6 @@ from moonpool.benchmarks.workers import Worker
 OBJECT_BYTES = 4096
 GREEDY_BYTES = {False: 1 << 20, True: 64 << 10}
 BATCH = 16
-FILL_FACTOR = 1.2
 
 CALLS_MAX = 20_000
 """Of the quiet client in one trial: its answer is one line."""
@@ -33,19 +33,11 @@ def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result
         pairs = members.pairs()
         for load in ("greedy", "evicting"):
             if load == "evicting":
-                _fill(scale, progress, [quiet for quiet, _ in pairs])
+                size = GREEDY_BYTES[scale.quick]
+                fill(scale, progress, [quiet for quiet, _ in pairs], f"{size >> 10}k", size, BATCH)
             progress.step(f"one client beside a {load} one")
             results += _case(scale, pairs, load)
     return results
-
-
-def _fill(scale: Scale, progress: Progress, workers: list[Worker]) -> None:
-    """Puts may fail here already."""
-    size = GREEDY_BYTES[scale.quick]
-    count = int(FILL_FACTOR * scale.churn_pool_bytes) // size
-    for worker in workers:
-        progress.step(f"{worker.name} is filled with objects of {size >> 10}k")
-        worker.ask("fill", prefix="old-", count=count, size=size, batch=BATCH)
 
 
 def _case(scale: Scale, pairs: list[tuple[Worker, Worker]], load: str) -> list[Result]:
