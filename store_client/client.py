@@ -105,7 +105,7 @@ class StoreClient:
         self._rows = RowCalls(self._cluster, putter, getter)
         host, verify = type(copier) is HostCopier, self.settings.verify_checksums
         self._object_puts = ObjectPuts(self._cluster, self._nodes, putter, self._rows, host=host)
-        self._object_gets = ObjectGets(self._cluster, self._nodes, self._rows, host=host, verify=verify)
+        self._object_gets = ObjectGets(self._nodes, self._rows, host=host, verify=verify)
         self.admin = Admin(
             AdminParts(self._gate, self._cluster, self._nodes, hello, credentials, self._deadline_s)
         )

@@ -45,7 +45,7 @@ class Places:
     """Where objects lie, one entry each; a generation of 0: nowhere. Columns become arrays when they are asked for: few
     readers need more than `together`."""
 
-    __slots__ = ("_located", "segments")
+    __slots__ = ("located", "segments")
 
     def __init__(self, located: Located, count: int, peer: str) -> None:
         """Raises ProtocolError where the columns don't fit."""
@@ -53,7 +53,7 @@ class Places:
         if sizes != (2 * count, 4 * count, 8 * count, 8 * count):
             raise ProtocolError(peer=peer, reason=f"locations of another size than {count}")
         self.segments = located.segments
-        self._located = located
+        self.located = located
         if located.segments and located.which == bytes(2 * count):  # all in the first one: the usual case
             return
         nowhere = self.which >= len(located.segments)
@@ -63,22 +63,22 @@ class Places:
     @property
     def which(self) -> U16:
         """Index into `segments`."""
-        return u16s(self._located.which)
+        return u16s(self.located.which)
 
     @property
     def slots(self) -> U32:
         """In those."""
-        return u32s(self._located.slots)
+        return u32s(self.located.slots)
 
     @property
     def generations(self) -> U64:
         """0: nowhere."""
-        return u64s(self._located.generations)
+        return u64s(self.located.generations)
 
     @property
     def lengths(self) -> U64:
         """Payload bytes."""
-        return u64s(self._located.lengths)
+        return u64s(self.located.lengths)
 
     @staticmethod
     def join(parts: Sequence[Places]) -> Places:
@@ -88,7 +88,7 @@ class Places:
         segments = [segment for part in parts for segment in part.segments]
         first = np.cumsum([0, *(len(part.segments) for part in parts)])
         which = [part.which.astype(np.int64) + at for part, at in zip(parts, first[:-1], strict=True)]
-        columns = [(one.slots, one.generations, one.lengths) for one in (part._located for part in parts)]
+        columns = [(one.slots, one.generations, one.lengths) for one in (part.located for part in parts)]
         packed = [b"".join(column) for column in zip(*columns, strict=True)]
         located = Located(segments, np.concatenate(which).astype("<u2").tobytes(), *packed)
         return Places(located, sum(map(len, which)), "several masters")
@@ -99,12 +99,12 @@ class Places:
         located = Located(list(self.segments), *(column[objects].tobytes() for column in columns))
         return Places(located, len(objects), "")
 
-    def together(self, lengths: U64) -> bool:
-        """Whether all lie in one segment, as far as they are anywhere, and are so long."""
-        located = self._located
+    def together(self, lengths: bytes) -> bool:
+        """Whether all lie in one segment, as far as they are anywhere, and are so long: u64 each."""
+        located = self.located
         return (
             len(self.segments) == 1
-            and located.lengths == lengths.tobytes()
+            and located.lengths == lengths
             and located.which == bytes(len(located.which))
         )
 
@@ -166,7 +166,7 @@ class Getter:
 
     def read(self, wanted: Wanted, places: Places, again: Callable[[], Places], deadline_s: float) -> U8:
         """A Status an object. `again` locates the same objects once more; it may raise. Raises nothing."""
-        if places.together(wanted.lengths):  # the usual case
+        if places.together(wanted.lengths.tobytes()):  # the usual case
             return self.read_together(wanted, places, again, deadline_s)
         there = places.generations != 0
         statuses = np.where(there, _CORRUPT, _MISSING)

@@ -126,7 +126,7 @@ class RowCalls:
     def get(self, rows: Rows, deadline_s: float) -> list[bytes | None]:
         """The values; None where a row isn't there or couldn't be read."""
         found: list[bytes | None] = [None] * len(rows.hashes)
-        places = self._locate_quietly(rows, deadline_s)
+        places = self.locate_quietly(rows, deadline_s)
         if places is None:
             return found
         index = np.flatnonzero(places.generations != 0)
@@ -149,11 +149,11 @@ class RowCalls:
         count = len(rows.hashes)
         if count != memory.count:
             raise InvalidParams(field="buffers", value=memory.count, allowed=f"{count}, one list a key")
-        places = places or self._locate_quietly(rows, deadline_s)
+        places = places or self.locate_quietly(rows, deadline_s)
         if places is None:
             return [Got(Status.FAILED, 0)] * count
         room = memory.lengths()
-        if places.together(room):  # the usual case
+        if places.together(room.tobytes()):  # the usual case
             wanted = Wanted(rows.keyspace, rows.rank, rows.hashes, memory, room)
             again = partial(self.locate, rows, deadline_s)
             return _got(self._getter.read_together(wanted, places, again, deadline_s), room)
@@ -167,7 +167,7 @@ class RowCalls:
         statuses[index] = self._read(rows, places, index, into, deadline_s)
         return _got(statuses, np.where(there, places.lengths, 0))
 
-    def _locate_quietly(self, rows: Rows, deadline_s: float) -> Places | None:
+    def locate_quietly(self, rows: Rows, deadline_s: float) -> Places | None:
         """None where the master can't be asked."""
         try:
             return self.locate(rows, deadline_s)
@@ -194,8 +194,13 @@ _make_got = partial(tuple.__new__, Got)
 
 def _got(statuses: U8, sizes: NDArray[np.generic]) -> list[Got]:
     each = sizes.tolist()
-    if not all_zero(statuses):
-        return list(map(_make_got, zip(map(_STATUSES.__getitem__, statuses.tolist()), each, strict=True)))
+    if all_zero(statuses):
+        return all_got(each)
+    return list(map(_make_got, zip(map(_STATUSES.__getitem__, statuses.tolist()), each, strict=True)))
+
+
+def all_got(each: list[int]) -> list[Got]:
+    """Objects of these sizes that have all come."""
     if each and each.count(each[0]) == len(each):
         # As blocks are: a thousand new tuples would set the garbage collector off.
         return [Got(Status.OK, each[0])] * len(each)

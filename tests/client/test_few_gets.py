@@ -14,9 +14,10 @@ from moonpool.schemas.errors import InvalidKey, InvalidParams
 from moonpool.schemas.messages import Locate, Located, Status
 from moonpool.schemas.packed import U8
 from moonpool.store_client import StoreClient, native
-from moonpool.store_client.few_gets import FEW, FEW_BYTES, ObjectGets
+from moonpool.store_client.few_gets import FEW, FEW_BYTES
+from moonpool.store_client.gets import Places
 from moonpool.store_client.nodes import NodeLink
-from moonpool.store_client.rows import Got
+from moonpool.store_client.rows import Got, RowCalls
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.transports.mapped import MappedSegment
 
@@ -119,7 +120,7 @@ def test_what_was_put_again_meanwhile_is_found_where_it_is_now(
     hashes = native.hash_keys([key], 4096)
     old = client._cluster.ask(Locate(client._objects, 0, hashes=hashes), Located, 1e9)  # type: ignore[arg-type]
     client.batch_remove([key], force=True)
-    monkeypatch.setattr(ObjectGets, "_locate", lambda *_: old)
+    monkeypatch.setattr(RowCalls, "locate_quietly", lambda *_: Places(old, 1, ""))
     assert get(client, [key], [80])[0][0].status == Status.MISSING
     client.batch_put([key], [after])
     check(client, [key], [after])
