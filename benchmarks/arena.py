@@ -7,8 +7,6 @@ random order; so neither fragments nor objects are neighbours.
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from moonpool.store_client.huge_pages import FileMapping
+
 PAGE_BYTES = 4096
-MADV_POPULATE_WRITE = 23  # Linux 5.14
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +47,22 @@ class Arena:
     def __init__(self, path: Path, half_bytes: int) -> None:
         self.path, self.half_bytes = path, half_bytes
         with path.open("r+b") as file:
-            self._mmap = mmap.mmap(file.fileno(), 2 * half_bytes)
-        self.bytes: NDArray[np.uint8] = np.frombuffer(self._mmap, dtype=np.uint8)
+            self._mapping = FileMapping(file.fileno(), 2 * half_bytes)
+        self.bytes: NDArray[np.uint8] = self._mapping.bytes
         # An engine has its memory in its page tables long before. Some stores see to that when memory is registered,
         # and would look better than others only for that.
-        with contextlib.suppress(OSError):  # older kernels can't
-            self._mmap.madvise(MADV_POPULATE_WRITE)
-        self.address: int = self.bytes.ctypes.data
+        self._mapping.populate(0, 2 * half_bytes)
+        self.address: int = self._mapping.address
         self.total_bytes = 2 * half_bytes
 
     @staticmethod
     def make(fd: int, half_bytes: int) -> Arena:
         """A new one in a memfd, filled. Other processes open it by its path for as long as this one keeps `fd` open;
         nothing is left behind however that ends."""
+        # In huge pages, so that what is measured is stores, not how a hypervisor has small pages back that lay idle
+        # while it was the others' turn.
+        os.ftruncate(fd, 2 * half_bytes)
+        FileMapping(fd, 2 * half_bytes).use_huge_pages(fd, 0, 2 * half_bytes)
         os.posix_fallocate(fd, 0, 2 * half_bytes)
         arena = Arena(Path(f"/proc/{os.getpid()}/fd/{fd}"), half_bytes)
         words = arena.bytes.view(np.uint64)

@@ -168,7 +168,7 @@ class NodeSettings(Settings):
     low_watermark: float = Field(0.90, gt=0, le=1, description="used share down to which it goes")
     begin_wait_s: float = Field(0.1, ge=0, description="how long a put waits for space")
     prefault: bool = Field(True, description="touch all memory before serving")
-    huge_pages: bool = Field(False, description="ask for huge pages")
+    huge_pages: bool = Field(True, description="lay the segment into huge pages where the kernel can")
     numa_node: int = Field(-1, ge=-1, description="bind the segment's memory to this NUMA node; -1: anywhere")
     checksums: bool = Field(True, description="compute a checksum of each object after its commit")
     lanes_max: int = Field(256, ge=1, description="tcp data connections served at once")

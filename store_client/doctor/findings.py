@@ -28,7 +28,7 @@ CHECKS: dict[str, str] = {
     "config": "settings files, `MOONPOOL_*` variables, `MOONCAKE_CONFIG_PATH`: unknown keys, values that aren't allowed",
     "shm-size": "room for the node's segment where it is to lie",
     "memory": "free memory of the host for the segment",
-    "huge-pages": "huge pages, where `huge_pages` or a `segment_dir` of hugetlbfs asks for them",
+    "huge-pages": "huge pages for the segment: does the kernel give them?",
     "memlock": "the limit of locked memory, which RDMA registers the segment under",
     "ports": "the ports of master and node are free, or a server of ours has them",
     "nic-numa": "an RDMA device, or else a network card, on the NUMA node of each GPU and of the segment",

@@ -12,6 +12,9 @@ from moonpool.store_client.doctor.host_facts import Device, HostFacts
 REST_MIB = 1024
 """Beside the segment: its headers, and what else lies in that folder."""
 
+COLLAPSES = (6, 1)
+"""Linux from here on makes huge pages of any shared memory when it is asked to (MADV_COLLAPSE)."""
+
 SEEDED = (0, 29)
 """vLLM from here on hashes blocks with a seed that doesn't change."""
 
@@ -65,7 +68,7 @@ def check_memory(facts: HostFacts, node: NodeSettings) -> Finding:
 
 
 def check_huge_pages(facts: HostFacts, node: NodeSettings) -> Finding:
-    """Asked for, and there?"""
+    """Asked for, and to be had?"""
     if facts.hugetlbfs:
         if facts.huge_free_bytes + facts.own_bytes >= node.size:
             return ok("huge-pages", f"{format_size(facts.huge_free_bytes)} of huge pages are free")
@@ -77,13 +80,22 @@ def check_huge_pages(facts: HostFacts, node: NodeSettings) -> Finding:
         )
     if not node.huge_pages:
         return ok("huge-pages", "not asked for (huge_pages)")
-    if facts.shmem_huge in ("", "never", "deny"):
+    release = ".".join(map(str, facts.kernel))
+    if facts.shmem_huge in ("", "deny"):
         return warning(
             "huge-pages",
-            f"huge_pages is set, and this kernel gives tmpfs none ({facts.shmem_huge or 'it does not say'})",
-            "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+            f"this kernel lays no shared memory into huge pages ({facts.shmem_huge or 'it knows none'})",
+            'echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled ends "deny"; or huge_pages = false',
         )
-    return ok("huge-pages", f"the kernel gives tmpfs huge pages ({facts.shmem_huge})")
+    if facts.kernel < COLLAPSES and facts.mount_huge not in ("advise", "within_size", "always"):
+        return warning(
+            "huge-pages",
+            f"Linux {release} gives huge pages only where the mount says so, and {facts.segment_dir}'s doesn't",
+            f"mount -o remount,huge=advise {facts.segment_dir}; or huge_pages = false",
+        )
+    return ok(
+        "huge-pages", f"Linux {release} lays the segment into huge pages, as far as free memory is whole"
+    )
 
 
 def check_memlock(facts: HostFacts, node: NodeSettings) -> Finding:

@@ -28,7 +28,8 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """`room_*`: of the file system that the segment is to lie on, None where it isn't there. `own_bytes`: what segments
-    of this node's name hold already. `shmem_huge`: the kernel's choice for tmpfs, such as "never" or "advise"."""
+    of this node's name hold already. `shmem_huge`: the kernel's choice for shared memory, such as "never" or "advise"; `mount_huge`: what
+    the mount of `segment_dir` says of it, "" where it doesn't; `kernel`: its version."""
 
     segment_dir: str
     room_bytes: int | None
@@ -37,6 +38,8 @@ class HostFacts:
     available_bytes: int | None
     hugetlbfs: bool
     shmem_huge: str
+    mount_huge: str
+    kernel: tuple[int, ...]
     huge_free_bytes: int
     memlock_bytes: int
     gpus: tuple[Device, ...]
@@ -51,14 +54,17 @@ def read_host(view: HostView, node: NodeSettings) -> HostFacts:
     folder = Path(node.segment_dir)
     room, free = _room(view, folder)
     meminfo = _meminfo(view)
+    file_system, options = _mount(view, folder)
     return HostFacts(
         segment_dir=node.segment_dir,
         room_bytes=room,
         free_bytes=free,
         own_bytes=_own_segments(view, folder, node.name),
         available_bytes=meminfo.get("MemAvailable"),
-        hugetlbfs=_file_system(view, folder) == "hugetlbfs",
+        hugetlbfs=file_system == "hugetlbfs",
         shmem_huge=_chosen(view.text(view.sys / "kernel/mm/transparent_hugepage/shmem_enabled")),
+        mount_huge=next((word[5:] for word in options.split(",") if word.startswith("huge=")), ""),
+        kernel=_kernel(view),
         huge_free_bytes=meminfo.get("HugePages_Free", 0) * meminfo.get("Hugepagesize", 0),
         memlock_bytes=view.memlock_bytes,
         gpus=tuple(_gpus(view)),
@@ -99,14 +105,18 @@ def _meminfo(view: HostView) -> dict[str, int]:
     return found
 
 
-def _file_system(view: HostView, folder: Path) -> str:
-    """Its type, by the longest mount point that the folder lies under."""
-    best, kind = "", ""
+def _kernel(view: HostView) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", view.text(view.proc / "sys/kernel/osrelease"))[:2]))
+
+
+def _mount(view: HostView, folder: Path) -> tuple[str, str]:
+    """Type and options of the file system whose mount point is the longest that the folder lies under."""
+    best, kind, options = "", "", ""
     for line in view.text(view.proc / "mounts").splitlines():
         words = line.split()
         if len(words) > 2 and len(words[1]) >= len(best) and folder.is_relative_to(words[1]):
-            best, kind = words[1], words[2]
-    return kind
+            best, kind, options = words[1], words[2], ",".join(words[3:4])
+    return kind, options
 
 
 def _chosen(text: str) -> str:

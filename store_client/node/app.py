@@ -18,7 +18,7 @@ from moonpool.store_client.host import user_run_dir
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.name_lock import name_lock
 from moonpool.store_client.node.runtime import Node
-from moonpool.store_client.node.segment import Segment, open_segment
+from moonpool.store_client.node.segment import Progress, Segment, open_segment
 from moonpool.store_client.rpc.quiet_memory import settle_memory
 from moonpool.store_client.tracing import export_spans
 
@@ -36,7 +36,7 @@ def run_node(settings: NodeSettings, ready_file: str = "", *, forget: bool = Fal
             settings.segment_dir,
             settings.name,
             layout,
-            huge_pages=settings.huge_pages,
+            huge_pages=_progress("laid out") if settings.huge_pages else None,
             numa_node=settings.numa_node,
         )
         try:
@@ -78,14 +78,21 @@ async def _serve(settings: NodeSettings, segment: Segment, ready_file: str) -> N
 
 
 def _prefault(segment: Segment) -> None:
-    started_s = logged_s = time.monotonic()
+    started_s = time.monotonic()
+    segment.prefault(_progress("touched"))
+    size, huge = map(format_size, (segment.head.layout.capacity_bytes, segment.mapping.huge_bytes()))
+    took_s = time.monotonic() - started_s
+    logger.info("touched %s of memory in %.1f s, %s of it in huge pages", size, took_s, huge)
+
+
+def _progress(done: str) -> Progress:
+    """A line every few seconds."""
+    logged_s = time.monotonic()
 
     def progress(done_bytes: int, all_bytes: int) -> None:
         nonlocal logged_s
         if time.monotonic() - logged_s > PROGRESS_LOG_S:
             logged_s = time.monotonic()
-            logger.info("touched %s of %s", format_size(done_bytes), format_size(all_bytes))
+            logger.info("%s %s of %s", done, format_size(done_bytes), format_size(all_bytes))
 
-    segment.prefault(progress)
-    size = format_size(segment.head.layout.capacity_bytes)
-    logger.info("touched %s of memory in %.1f s", size, time.monotonic() - started_s)
+    return progress

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import mmap
 import os
 import platform
-from pathlib import Path
+
+from moonpool.store_client.huge_pages import FileMapping
 
 logger = logging.getLogger(__name__)
 
-_SHMEM_HUGE = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 _MBIND = {"x86_64": 237, "aarch64": 235}
 _MPOL_BIND = 2
 _NODES_MAX = 1024
 
 
-def use_huge_pages(buffer: mmap.mmap, data_offset: int) -> bool:
-    """Asks for huge pages from `data_offset` on. False, and a log line, where this kernel gives none."""
-    try:
-        mode = _SHMEM_HUGE.read_text()
-        if "[never]" in mode or "[deny]" in mode:
-            raise OSError(0, f"{_SHMEM_HUGE} says {mode.strip()}; echo advise into it")
-        buffer.madvise(mmap.MADV_HUGEPAGE, data_offset)
-    except OSError as error:
-        logger.warning("huge pages were asked for and are not used: %s", error.strerror)
-        return False
-    logger.info("the segment uses huge pages")
-    return True
-
-
-def bind_to_numa_node(buffer: mmap.mmap, node: int) -> bool:
+def bind_to_numa_node(mapping: FileMapping, node: int) -> bool:
     """Binds the mapping's memory, not allocated yet, to one NUMA node. False, and a log line, where that fails."""
     number = _MBIND.get(platform.machine())
     if number is None or node >= _NODES_MAX:
@@ -40,12 +25,11 @@ def bind_to_numa_node(buffer: mmap.mmap, node: int) -> bool:
     mask = (ctypes.c_ulong * (_NODES_MAX // (8 * ctypes.sizeof(ctypes.c_ulong))))()
     word, bit = divmod(node, 8 * ctypes.sizeof(ctypes.c_ulong))
     mask[word] = 1 << bit
-    anchor = ctypes.c_char.from_buffer(buffer)
     libc = ctypes.CDLL(None, use_errno=True)
     result = libc.syscall(
         ctypes.c_long(number),
-        ctypes.c_void_p(ctypes.addressof(anchor)),
-        ctypes.c_ulong(len(buffer)),
+        ctypes.c_void_p(mapping.address),
+        ctypes.c_ulong(len(mapping.buffer)),
         ctypes.c_int(_MPOL_BIND),
         mask,
         ctypes.c_ulong(_NODES_MAX + 1),

@@ -9,30 +9,35 @@ import mmap
 import os
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from moonpool.schemas.errors import ConfigError
 from moonpool.schemas.header import HEADER_BYTES
 from moonpool.schemas.units import format_size
 from moonpool.store_client.host import boot_id
+from moonpool.store_client.huge_pages import FileMapping
 from moonpool.store_client.node.layout import HEAD_BYTES, HEAD_MAGIC, Head, Layout
-from moonpool.store_client.node.placement import bind_to_numa_node, use_huge_pages
+from moonpool.store_client.node.placement import bind_to_numa_node
 
 logger = logging.getLogger(__name__)
 
-MADV_POPULATE_WRITE = 23
-PREFAULT_BYTES = 256 << 20
+PIECE_BYTES = 256 << 20
+"""Between two of them whoever waits is told how far it is."""
+
+Progress = Callable[[int, int], None]
+"""Told the bytes that are done, and those that are to be."""
 
 
 class Segment:
     """A mapped segment file under an exclusive flock. `adopted`: it holds what an earlier process left."""
 
-    def __init__(self, path: Path, fd: int, buffer: mmap.mmap, head: Head, adopted: bool) -> None:
+    def __init__(self, path: Path, fd: int, mapping: FileMapping, head: Head, adopted: bool) -> None:
         self.path = path
         self.head = head
         self.adopted = adopted
-        self.buffer = buffer
+        self.mapping = mapping
+        self.buffer = mapping.buffer
         self._fd = fd
         self._short = False
 
@@ -50,15 +55,10 @@ class Segment:
         self._short = False
         return True
 
-    def prefault(self, progress: Callable[[int, int], None]) -> None:
-        """Touches all pages, so that no put or get pays for it; `progress(done_bytes, all_bytes)` after each piece.
-        Changes no byte."""
-        layout = self.head.layout
-        end = layout.data_offset + layout.capacity_bytes
-        for start in range(layout.data_offset, end, PREFAULT_BYTES):
-            size = min(PREFAULT_BYTES, end - start)
-            populate(self.buffer, start, size)
-            progress(start + size - layout.data_offset, layout.capacity_bytes)
+    def prefault(self, progress: Progress) -> None:
+        """Touches all pages, so that no put or get pays for it. Changes no byte."""
+        for start, size in _pieces(self.head.layout, progress):
+            populate(self.mapping, start, size)
 
     def unlink(self) -> None:
         """Removes the file's name; whoever has it mapped keeps its memory."""
@@ -67,14 +67,20 @@ class Segment:
 
     def close(self) -> None:
         """Gives up lock and descriptor. The file stays, to be adopted; the mapping goes with its last user."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)  # the mapping has a duplicate of the descriptor
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # the mapping holds the file open
         os.close(self._fd)
 
 
 def open_segment(
-    folder: str, name: str, layout: Layout, *, huge_pages: bool = False, numa_node: int = -1
+    folder: str,
+    name: str,
+    layout: Layout,
+    *,
+    huge_pages: Progress | None = None,
+    numa_node: int = -1,
 ) -> Segment:
-    """The segment that an earlier node of this name left under this boot and in this size, or else a new one.
+    """The segment that an earlier node of this name left under this boot and in this size, or else a new one: in huge pages
+    where somebody is to be told how far that is.
 
     Others of this name are unlinked. Raises ConfigError: a node of that name runs, or there isn't enough memory.
     """
@@ -115,14 +121,14 @@ def _adopt(path: Path, name: str, layout: Layout) -> Segment | None:
         if head is None or not good:
             os.close(fd)
             return None
-        return Segment(path, fd, mmap.mmap(fd, layout.file_bytes), head, adopted=True)
+        return Segment(path, fd, FileMapping(fd, layout.file_bytes), head, adopted=True)
     except BaseException:
         with contextlib.suppress(OSError):
             os.close(fd)
         raise
 
 
-def _create(folder: Path, name: str, layout: Layout, huge_pages: bool, numa_node: int) -> Segment:
+def _create(folder: Path, name: str, layout: Layout, huge_pages: Progress | None, numa_node: int) -> Segment:
     head = Head(secrets.token_bytes(16), boot_id(), layout)
     path = folder / f"moonpool-{os.getuid()}-{name}-{head.segment.hex()}.segment"
     _check_room(folder, layout)
@@ -130,22 +136,31 @@ def _create(folder: Path, name: str, layout: Layout, huge_pages: bool, numa_node
     try:
         _lock(fd, name)
         os.ftruncate(fd, layout.file_bytes)
-        buffer = mmap.mmap(fd, layout.file_bytes)
+        mapping = FileMapping(fd, layout.file_bytes)
         # Policies come before the memory they are to apply to.
         if numa_node >= 0:
-            bind_to_numa_node(buffer, numa_node)
-        if huge_pages and use_huge_pages(buffer, layout.data_offset):
-            populate(buffer, layout.data_offset, layout.capacity_bytes)
+            bind_to_numa_node(mapping, numa_node)
         os.posix_fallocate(fd, 0, HEAD_BYTES)
+        if huge_pages is not None:
+            for start, size in _pieces(layout, huge_pages):
+                mapping.use_huge_pages(fd, start, size)
         os.posix_fallocate(fd, layout.data_offset, layout.capacity_bytes)
-        packed = head.pack()
+        packed, buffer = head.pack(), mapping.buffer
         buffer[len(HEAD_MAGIC) : len(packed)] = packed[len(HEAD_MAGIC) :]
         buffer[: len(HEAD_MAGIC)] = HEAD_MAGIC  # last: a file that was never finished has none
     except OSError as error:
         os.close(fd)
         path.unlink(missing_ok=True)
         raise ConfigError(source="settings", field="size", problem=f"{path}: {error.strerror}") from error
-    return Segment(path, fd, buffer, head, adopted=False)
+    return Segment(path, fd, mapping, head, adopted=False)
+
+
+def _pieces(layout: Layout, progress: Progress) -> Iterator[tuple[int, int]]:
+    """Offset and length of each piece of the data."""
+    for done in range(0, layout.capacity_bytes, PIECE_BYTES):
+        size = min(PIECE_BYTES, layout.capacity_bytes - done)
+        yield layout.data_offset + done, size
+        progress(done + size, layout.capacity_bytes)
 
 
 def _check_room(folder: Path, layout: Layout) -> None:
@@ -170,10 +185,8 @@ def _lock(fd: int, name: str) -> None:
         ) from None
 
 
-def populate(buffer: mmap.mmap, start: int, size_bytes: int) -> None:
+def populate(mapping: FileMapping, start: int, size_bytes: int) -> None:
     """Makes a range of a mapping resident without changing it."""
-    try:
-        buffer.madvise(MADV_POPULATE_WRITE, start, size_bytes)
-    except OSError:  # a kernel before 5.14: reading one byte a page does the same
+    if not mapping.populate(start, size_bytes):  # a kernel before 5.14: reading one byte a page does the same
         for offset in range(start, start + size_bytes, mmap.PAGESIZE):
-            buffer[offset]
+            mapping.buffer[offset]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import threading
 from collections.abc import Callable
@@ -15,16 +13,11 @@ from numpy.typing import NDArray
 from moonpool.schemas.errors import TransferFailed
 from moonpool.schemas.header import HEADER_DTYPE, SLOT_INDEX_BITS, Headers
 from moonpool.schemas.packed import U8, U32, U64
+from moonpool.store_client.huge_pages import FileMapping
 from moonpool.store_client.node.layout import HEAD_BYTES, Head, page_table
-from moonpool.store_client.raw_memory import address_of
-
-MADV_POPULATE_WRITE = 23
-"""Linux 5.14. Python's mmap.madvise would hold the interpreter lock."""
 
 POPULATE_BYTES = 256 << 20
 """At a time: whoever closes the mapping waits no longer than for this."""
-
-_madvise = ctypes.CDLL(None).madvise
 
 
 class MappedSegment:
@@ -38,31 +31,32 @@ class MappedSegment:
         except OSError as error:
             raise TransferFailed(peer=path, reason=f"cannot open the segment: {error.strerror}") from error
         try:
-            self._mmap = self._map(fd, segment)
+            self._mapping = self._map(fd, segment)
         finally:
             os.close(fd)
-        self._bytes: U8 = np.frombuffer(self._mmap, dtype=np.uint8)
-        self.address = address_of(self._bytes)
-        head = Head.read(self._mmap[:HEAD_BYTES])
+        self._bytes = self._mapping.bytes
+        self.address = self._mapping.address
+        buffer = self._mapping.buffer
+        head = Head.read(buffer[:HEAD_BYTES])
         assert head is not None
         self.layout = head.layout
         # What may be pinned or populated. Headers are a sparse file: touching them all would take an eighth of the
         # pool's memory again, which nobody has set aside.
         self.data_address = self.address + head.layout.data_offset
         self.data_bytes = head.layout.capacity_bytes
-        self._page_table = page_table(self._mmap, self.layout)
+        self._page_table = page_table(buffer, self.layout)
         self.native_layout: U64 = head.layout.native(self.address)
         rows = self.layout.page_count * self.layout.headers_per_page
         self._headers: Headers = np.frombuffer(
-            self._mmap, dtype=HEADER_DTYPE, count=rows, offset=self.layout.header_offset
+            buffer, dtype=HEADER_DTYPE, count=rows, offset=self.layout.header_offset
         )
 
-    def _map(self, fd: int, segment: bytes) -> mmap.mmap:
+    def _map(self, fd: int, segment: bytes) -> FileMapping:
         size_bytes = os.fstat(fd).st_size
         head = Head.read(os.pread(fd, HEAD_BYTES, 0))
         if head is None or head.segment != segment or head.layout.file_bytes > size_bytes:
             raise TransferFailed(peer=self.path, reason="the file is not the segment that was announced")
-        return mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        return FileMapping(fd, size_bytes)
 
     def places(self, slots: U32, lengths: U64) -> tuple[U64, NDArray[np.bool_]]:
         """Address of each slot's first byte, and whether an object of that length lies inside it (else: any)."""
@@ -94,8 +88,7 @@ class MappedSegment:
         """Fills this process's page tables, so that first reads don't fault page by page. Old kernels can't."""
         for first in range(0, self.data_bytes, POPULATE_BYTES):
             size_bytes = min(POPULATE_BYTES, self.data_bytes - first)
-            address = ctypes.c_void_p(self.data_address + first)
-            if stopped() or _madvise(address, ctypes.c_size_t(size_bytes), MADV_POPULATE_WRITE):
+            if stopped() or not self._mapping.populate(self.layout.data_offset + first, size_bytes):
                 return
 
     def checksum(self, address: int, length: int) -> int:
@@ -105,4 +98,4 @@ class MappedSegment:
     def close(self) -> None:
         """Unmaps. The caller knows that no copy is under way."""
         del self._bytes, self._page_table, self._headers
-        self._mmap.close()
+        self._mapping.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 import time
@@ -88,6 +89,8 @@ class Staging:
 
     def _make(self) -> StagingBlock:
         memory = mmap.mmap(-1, BLOCK_BYTES)
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
         block = StagingBlock(memory, address_of(np.frombuffer(memory, dtype=np.uint8)))
         self._copier.register(block.address, BLOCK_BYTES)
         self._made.append(block)

@@ -38,8 +38,9 @@ class PaperHost:
             "proc/meminfo", "MemAvailable:   62914560 kB\nHugePages_Free:        0\nHugepagesize: 2048 kB\n"
         )
         self.write(
-            "sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size [advise] never deny"
+            "sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny"
         )
+        self.write("proc/sys/kernel/osrelease", "6.1.0-18-amd64\n")
 
     def write(self, name: str, text: str) -> None:
         path = self.root / name
@@ -131,11 +132,28 @@ def test_locked_memory_limit(host: PaperHost) -> None:
     assert "IPC_LOCK" in host.examine()["memlock"].advice
 
 
-@pytest.mark.parametrize("says", ["always within_size advise [never] deny", "always [deny]", ""])
-def test_no_huge_pages_though_asked(host: PaperHost, says: str) -> None:
+@pytest.mark.parametrize("says", ["always within_size advise never [deny] force", ""])
+def test_a_kernel_that_makes_no_huge_pages(host: PaperHost, says: str) -> None:
     host.write("sys/kernel/mm/transparent_hugepage/shmem_enabled", says)
-    assert host.bad() == {}
-    assert host.bad(NodeSettings(size=4 * GIB, huge_pages=True)) == {"huge-pages": Level.WARNING}
+    assert host.bad() == {"huge-pages": Level.WARNING}
+    assert host.bad(NodeSettings(size=4 * GIB, huge_pages=False)) == {}
+
+
+@pytest.mark.parametrize(
+    "options,expected",
+    [
+        ("rw,size=64g", {"huge-pages": Level.WARNING}),
+        ("rw,huge=never", {"huge-pages": Level.WARNING}),
+        ("rw,huge=advise", {}),
+    ],
+)
+def test_an_old_kernel_looks_at_the_mount(host: PaperHost, options: str, expected: dict[str, Level]) -> None:
+    host.write("proc/sys/kernel/osrelease", "5.15.0-91-generic\n")
+    host.write("proc/mounts", f"none / ext4 rw 0 0\ntmpfs {host.shm} tmpfs {options} 0 0\n")
+    assert host.bad() == expected
+    if expected:
+        assert "5.15" in host.examine()["huge-pages"].what
+        assert f"remount,huge=advise {host.shm}" in host.examine()["huge-pages"].advice
 
 
 def test_a_hugetlbfs_without_pages(host: PaperHost) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-import mmap
 import os
 import subprocess
 import sys
@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.huge import collapses
 
 from moonpool.schemas.errors import ConfigError
-from moonpool.store_client.node import placement, segment
+from moonpool.store_client.huge_pages import HUGE_BYTES, FileMapping
+from moonpool.store_client.node import segment
 from moonpool.store_client.node.annex import Annex, Facts, SessionRecord
 from moonpool.store_client.node.layout import ANNEX_BYTES, ANNEX_OFFSET, HEAD_BYTES, Head, Layout
 from moonpool.store_client.node.segment import Segment, open_segment
@@ -143,15 +145,10 @@ def test_prefault_touches_everything_and_changes_nothing(shm: Path) -> None:
     made.close()
 
 
-def test_wishes_that_cannot_be_had_cost_one_line(
-    shm: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mode = shm / "shmem_enabled"
-    mode.write_text("always advise [never]")
-    monkeypatch.setattr(placement, "_SHMEM_HUGE", mode)
+def test_a_numa_node_that_is_not_there_costs_one_line(shm: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        made = open_segment(str(shm), "n", LAYOUT, huge_pages=True, numa_node=900)
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+        made = open_segment(str(shm), "n", LAYOUT, numa_node=900)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     made.close()
 
 
@@ -211,9 +208,24 @@ def test_an_annex_with_a_flipped_byte_falls_back_to_the_one_before(shm: Path) ->
     made.close()
 
 
-def test_huge_pages_are_used_where_the_kernel_gives_them(shm: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        made = open_segment(str(shm), "n", Layout(4 << 20, 4), huge_pages=True)
-    assert len(caplog.records) == 1 and "huge pages" in caplog.text
-    assert len(made.buffer) % mmap.PAGESIZE == 0
+def test_a_new_segment_lies_in_huge_pages_and_says_how_far_it_is(shm: Path) -> None:
+    layout, seen = Layout(4 << 20, 4), list[tuple[int, int]]()
+    made = open_segment(str(shm), "n", layout, huge_pages=lambda *step: seen.append(step))
+    assert seen == [(layout.capacity_bytes, layout.capacity_bytes)]
+    assert made.path.stat().st_blocks * 512 == HEAD_BYTES + layout.capacity_bytes
+    made.prefault(lambda *_: None)
+    if collapses():  # as many as the kernel finds free memory in one piece for
+        assert HUGE_BYTES <= made.mapping.huge_bytes() <= layout.capacity_bytes
     made.close()
+
+
+def test_a_segment_whose_memory_runs_out_on_the_way_is_refused(
+    shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(FileMapping, "use_huge_pages", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        open_segment(str(shm), "n", LAYOUT, huge_pages=lambda *_: None)
+    assert not list(shm.glob("*.segment"))
