@@ -25,6 +25,9 @@ TRACE_MARK = b"\xc1"
 TRACEPARENT = re.compile(rb"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 TRACEPARENT_BYTES = 55
 
+Body = bytes | memoryview
+"""Of a frame."""
+
 
 def encode_frame(request_id: int, body: bytes) -> bytes:
     """One frame. The caller keeps bodies under FRAME_BYTES_MAX."""
@@ -36,15 +39,15 @@ def with_trace(traceparent: str, body: bytes) -> bytes:
     return TRACE_MARK + traceparent.encode() + body if traceparent else body
 
 
-def split_trace(body: bytes) -> tuple[str, bytes]:
+def split_trace(body: Body) -> tuple[str, Body]:
     """(traceparent, body without it). Raises ValueError where there is a mark and no traceparent behind it."""
-    if not body.startswith(TRACE_MARK):
+    if body[:1] != TRACE_MARK:
         return "", body
     end = len(TRACE_MARK) + TRACEPARENT_BYTES
     parent = body[len(TRACE_MARK) : end]
     if TRACEPARENT.fullmatch(parent) is None:
         raise ValueError("a trace mark without a traceparent")
-    return parent.decode(), body[end:]
+    return bytes(parent).decode(), body[end:]
 
 
 def check_length(length: int, limit_bytes: int, peer: str) -> None:
@@ -87,9 +90,9 @@ class FrameReader:
         finally:
             del buffer[:start]
 
-    def whole(self, data: bytes) -> tuple[int, bytes] | None:
-        """(request id, body) where nothing is pending and `data` is one frame, the usual case; else None, and `feed`
-        takes it. Raises ProtocolError."""
+    def whole(self, data: bytes) -> tuple[int, memoryview] | None:
+        """(request id, body, not copied) where nothing is pending and `data` is one frame, the usual case; else None, and
+        `feed` takes it. Raises ProtocolError."""
         if self.pending or len(data) <= PREFIX.size:
             return None
         length, request_id = PREFIX.unpack_from(data)
@@ -97,4 +100,4 @@ class FrameReader:
             return None
         if length > self.limit_bytes:
             check_length(length, self.limit_bytes, self._peer)
-        return request_id, data[PREFIX.size :]
+        return request_id, memoryview(data)[PREFIX.size :]

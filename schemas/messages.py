@@ -19,12 +19,18 @@ empty (b"", -1) they mean every shard of the master that is asked, which is exac
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
 from moonpool.schemas.keyspace import KeyspaceSpec
+
+if TYPE_CHECKING:
+    View = bytes | memoryview
+else:
+    View = memoryview
+"""Bytes that lie in the message that they came with: they are not copied."""
 
 ITEMS_MAX = 16384
 """Of a list in a request. Checked before a list is read: millions of tiny items would hold a server for long."""
@@ -913,7 +919,7 @@ class PutSmall(Message, frozen=True):
     Begin and Commit."""
 
     item: BeginItem
-    payload: bytes
+    payload: View
     visible: bool = False
     direct: bool = False
 

@@ -1,4 +1,4 @@
-/* Headers of slots that were granted ahead: what node/naming.py does for each of them. */
+/* Headers of slots that one put has: what node/naming.py does for each of them. */
 #include "hot.h"
 #include "hot_slots.h"
 #include <stdatomic.h>

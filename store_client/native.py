@@ -252,7 +252,7 @@ def send(fd: int, request_id: int, body: bytes, deadline_s: float) -> None:
 
 def name_slots(
     layout: U64,
-    slots: U32,
+    slots: U32 | bytes,
     header: bytes,
     generation: int,
     slot_bytes: int,

@@ -15,7 +15,7 @@ import numpy as np
 from moonpool.schemas.errors import InvalidParams, Overloaded
 from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
-from moonpool.schemas.messages import Begin, BeginItem, Granted, PutAhead, Status
+from moonpool.schemas.messages import Begin, BeginItem, Granted, PutAhead, Status, View
 from moonpool.schemas.packed import U8, U32, U64, count_of, u32s, u64s
 from moonpool.schemas.runs import SHARDS_MAX
 from moonpool.store_client.node.ahead import entries_of, name
@@ -253,7 +253,7 @@ class NodeCore:
                     memory[start : start + len(key)] = key
             first += len(part.headers)
 
-    def fill(self, granted: Granted, item: BeginItem, payload: bytes, counter: str = "local_bytes") -> None:
+    def fill(self, granted: Granted, item: BeginItem, payload: View, counter: str = "local_bytes") -> None:
         """Writes the payloads of one of the node's own puts, back to back; those of blocks without a slot are left out.
         Raises InvalidParams where there are more or fewer bytes than `item.lengths` say."""
         lengths = u64s(item.lengths).tolist()
@@ -272,7 +272,7 @@ class NodeCore:
             at += length
 
     def store(
-        self, put_id: int, item: BeginItem, payload: bytes, counter: str = "local_bytes"
+        self, put_id: int, item: BeginItem, payload: View, counter: str = "local_bytes"
     ) -> bytes | Shortage:
         """Begin, fill and Commit of one of the node's own puts: one Status byte a block. `reported` as in `commit`.
         `counter`: of `counters`, what its bytes are added to.
@@ -292,9 +292,7 @@ class NodeCore:
             self.reported[item.shard] = self._last_serials[item.shard] = serial
         return stored.statuses
 
-    def finish(
-        self, granted: Granted, item: BeginItem, payload: bytes, counter: str = "local_bytes"
-    ) -> bytes:
+    def finish(self, granted: Granted, item: BeginItem, payload: View, counter: str = "local_bytes") -> bytes:
         """What is left of `store` once its Begin was granted."""
         try:
             self.fill(granted, item, payload, counter)

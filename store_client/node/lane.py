@@ -23,7 +23,7 @@ from moonpool.schemas.errors import (
     Unauthorized,
     VersionMismatch,
 )
-from moonpool.schemas.framing import HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, encode_frame, split_trace
+from moonpool.schemas.framing import HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, Body, encode_frame, split_trace
 from moonpool.schemas.header import SlotState
 from moonpool.schemas.messages import (
     Failed,
@@ -207,6 +207,7 @@ class Lane:
             if not self._turn.begin():
                 raise RpcFailed(peer=self._peer, reason="retired")
 
+        body: Body
         request_id, body = receive_frame(self._sock, limit_bytes, timeout_s, self._peer, begun, idle_s)
         try:
             if self._hooks.spans is not None:

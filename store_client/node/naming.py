@@ -14,7 +14,7 @@ from moonpool.store_client.node.slots import Slots
 
 def name_slots(
     slots: Slots,
-    numbers: U32,
+    numbers: U32 | bytes,
     header: bytes,
     generation: int,
     slot_bytes: int,
@@ -32,7 +32,7 @@ def name_slots(
             slots.native_layout, numbers, header, generation, slot_bytes, *names, by_class=by_class
         )
     count = len(lengths) // 8
-    numbers = numbers[:count]
+    numbers = np.frombuffer(numbers, dtype=np.uint32)[:count]
     texts = keys or [b""] * count
     sizes = list(map(int.__add__, u64s(lengths).tolist(), map(len, texts)))
     if max(sizes) > slot_bytes or (by_class and set(map(object_slot_bytes, sizes)) != {slot_bytes}):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from moonpool.schemas.messages import Op
+from moonpool.schemas.messages import Op, View
 from moonpool.schemas.packed import U32, U64
 from moonpool.store_client.node.checksums import Checksums, checksum_of
 from moonpool.store_client.node.report_streams import ReportStreams
@@ -36,7 +36,7 @@ class Outlets:
             self.kick()
         return serial
 
-    def checksum(self, payload: bytes) -> int:
+    def checksum(self, payload: View) -> int:
         """See Sink."""
         if self._checksums is None:
             return 0

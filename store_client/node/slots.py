@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from moonpool.schemas.header import HEADER_BYTES, SLOT_INDEX_BITS, Headers, SlotState, slot_number
 from moonpool.schemas.keyspace import KeyspaceSpec
-from moonpool.schemas.messages import Entries, Freed, Op
+from moonpool.schemas.messages import Entries, Freed, Op, View
 from moonpool.schemas.packed import I64, U8, U32, U64
 from moonpool.store_client.node.allocator import Allocator
 from moonpool.store_client.node.headers import (
@@ -55,7 +55,7 @@ class Sink(Protocol):
         """Takes an op for the report stream of a shard; returns a serial to wait for."""
         ...
 
-    def checksum(self, payload: bytes) -> int:
+    def checksum(self, payload: View) -> int:
         """What the header of an object is to say of its bytes; 0 where no checksums are kept."""
         ...
 
@@ -112,16 +112,9 @@ class Slots:
         """Where its header lies in the segment."""
         return self._header_offset + self.row(slot) * HEADER_BYTES
 
-    def offsets(self, slot: int, slot_bytes: int) -> tuple[int, int, int]:
-        """Header row, header_offset and data_offset at once."""
-        page, index = slot >> SLOT_INDEX_BITS, slot & INDEX_MASK
-        row = page * self._headers_per_page + index
-        data = self._data_offset + page * self._page_bytes + index * slot_bytes
-        return row, self._header_offset + row * HEADER_BYTES, data
-
     def data_offset(self, slot: int, slot_bytes: int) -> int:
         """Where its payload lies in the segment."""
-        page = self._data_offset + (slot >> SLOT_INDEX_BITS) * self.layout.page_bytes
+        page = self._data_offset + (slot >> SLOT_INDEX_BITS) * self._page_bytes
         return page + (slot & INDEX_MASK) * slot_bytes
 
     def rows(self, slots: U32) -> Rows:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -16,18 +15,18 @@ import numpy as np
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.header import SlotState, word_of
 from moonpool.schemas.keyspace import KeyspaceSpec
-from moonpool.schemas.messages import BeginItem, Entries, Status
+from moonpool.schemas.messages import BeginItem, Entries, Status, View
 from moonpool.store_client.node.allocator import NO_SLOT
-from moonpool.store_client.node.headers import fence
 from moonpool.store_client.node.items import check_item, check_lengths
 from moonpool.store_client.node.layout import fixed_slot_bytes, object_slot_bytes
+from moonpool.store_client.node.naming import name_slots
 from moonpool.store_client.node.slots import Slots
 
 FEW = 16
 """Objects of an item: more of them are quicker in arrays."""
 
-_HEADER = struct.Struct("<8sHHIQQQ32s32sIHHQ")
-"""HEADER_DTYPE behind the word."""
+_HEADER = struct.Struct("<Q8sHHIQQQ32s32sIHHQ")
+"""HEADER_DTYPE."""
 
 _COMMITTED = word_of(SlotState.COMMITTED, 0)
 _OK = bytes([Status.OK])
@@ -44,7 +43,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def store(
-    slots: Slots, item: BeginItem, payload: bytes, spec: KeyspaceSpec, shards: int
+    slots: Slots, item: BeginItem, payload: View, spec: KeyspaceSpec, shards: int
 ) -> Stored | dict[int, int]:
     """Of an item of a flat keyspace, of FEW objects at most; payloads back to back. Where space is short nothing is stored, and returned is how many slots of which size
     are missing. Raises InvalidParams."""
@@ -69,7 +68,6 @@ def store(
         return dict(Counter(sizes[i] for i, slot in zip(chosen, taken, strict=True) if slot == NO_SLOT))
     statuses = bytearray([Status.TOO_LARGE]) * count
     hashes: list[bytes] = []
-    rows: list[int] = []
     generations: list[int] = []
     starts = [0]
     for length in lengths:
@@ -78,11 +76,8 @@ def store(
         hashes.append(item.hashes[i * spec.hash_bytes : (i + 1) * spec.hash_bytes])
         key = keys[i] if keys else b""
         body = payload if count == 1 else payload[starts[i] : starts[i + 1]]
-        row, generation = _write(slots, slot, sizes[i], item, hashes[-1], key, body)
-        rows.append(row)
-        generations.append(generation)
+        generations.append(_write(slots, slot, sizes[i], item, hashes[-1], key, body))
         statuses[i] = Status.OK
-    _commit(slots, rows, generations)
     if not taken:
         return Stored(bytes(statuses), [0] * count, None, 0)
     entries = Entries(
@@ -101,7 +96,7 @@ def store(
     return Stored(bytes(statuses), of_all, entries, sum(lengths[i] for i in chosen))
 
 
-def _store_one(slots: Slots, item: BeginItem, payload: bytes, key: bytes) -> Stored | dict[int, int]:
+def _store_one(slots: Slots, item: BeginItem, payload: View, key: bytes) -> Stored | dict[int, int]:
     """The same of one object of a size of its own, without a list or a column of one."""
     slot_bytes = object_slot_bytes(len(payload) + len(key))
     if slot_bytes > slots.layout.page_bytes:
@@ -109,8 +104,7 @@ def _store_one(slots: Slots, item: BeginItem, payload: bytes, key: bytes) -> Sto
     slot = slots.allocator.take_one(slot_bytes)
     if slot == NO_SLOT:
         return {slot_bytes: 1}
-    row, generation = _write(slots, slot, slot_bytes, item, item.hashes, key, payload)
-    _commit(slots, (row,), (generation,))
+    generation = _write(slots, slot, slot_bytes, item, item.hashes, key, payload)
     entries = Entries(
         item.keyspace,
         item.rank.to_bytes(2, "little"),
@@ -138,37 +132,29 @@ def _column(kind: str, values: list[int]) -> bytes:
 
 
 def _write(
-    slots: Slots, slot: int, slot_bytes: int, item: BeginItem, block_hash: bytes, key: bytes, body: bytes
-) -> tuple[int, int]:
-    """Everything but the header's word, which still says FREE. Returns its row, and the generation that it will say."""
-    row, at, start = slots.offsets(slot, slot_bytes)
-    end = start + len(body)
-    memory = slots.data.data  # a memoryview takes a slice in a tenth of an array's time
-    memory[start:end] = body
-    memory[end : end + len(key)] = key
+    slots: Slots, slot: int, slot_bytes: int, item: BeginItem, block_hash: bytes, key: bytes, body: View
+) -> int:
+    """Everything, the header's word last (I3). Returns its generation."""
+    start, length = slots.data_offset(slot, slot_bytes), len(body)
+    slots.data.data[start : start + length] = body  # a memoryview takes a slice in a tenth of an array's time
+    generation = slots.new_generation()
     header = _HEADER.pack(
+        _COMMITTED,
         item.keyspace,  # cut to 8 bytes: keyspace_word
         item.rank,
         len(block_hash),
         item.position,
-        len(body),
+        0,
         slots.sink.checksum(body),
         0,
-        block_hash,
+        b"",
         b"",
         item.shard,
-        len(key),
+        0,
         0,
         0,
     )
-    memory[at + 8 : at + 8 + len(header)] = header
-    return row, slots.new_generation()
-
-
-def _commit(slots: Slots, rows: Sequence[int], generations: Sequence[int]) -> None:
-    """The words, after everything else (I3)."""
-    fence()
-    for row, generation in zip(rows, generations, strict=True):
-        slots.headers.words[row] = _COMMITTED | generation
-    fence()
-    slots.committed += len(rows)
+    number, lengths = slot.to_bytes(4, "little"), length.to_bytes(8, "little")
+    name_slots(slots, number, header, generation, slot_bytes, lengths, block_hash, keys=[key])
+    slots.committed += 1
+    return generation

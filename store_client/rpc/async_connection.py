@@ -19,7 +19,7 @@ from moonpool.schemas.errors import (
     VersionMismatch,
     from_wire,
 )
-from moonpool.schemas.framing import FRAME_BYTES_MAX, PREFIX, PROTOCOL_VERSION, PUSH_ID, FrameReader
+from moonpool.schemas.framing import FRAME_BYTES_MAX, PREFIX, PROTOCOL_VERSION, PUSH_ID, Body, FrameReader
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
 from moonpool.store_client.rpc.address import Address, set_tcp_options
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
@@ -41,7 +41,7 @@ class AsyncRpcConnection(asyncio.Protocol):
     def __init__(
         self,
         address: str,
-        decode: Callable[[bytes], Message],
+        decode: Callable[[Body], Message],
         on_push: Callable[[Message], None] | None,
         inflight_max: int,
     ) -> None:
@@ -63,7 +63,7 @@ class AsyncRpcConnection(asyncio.Protocol):
         cls,
         address: str,
         hello: Hello,
-        decode: Callable[[bytes], Message],
+        decode: Callable[[Body], Message],
         *,
         timeout_s: float,
         on_push: Callable[[Message], None] | None = None,
@@ -183,7 +183,7 @@ class AsyncRpcConnection(asyncio.Protocol):
             answered(reason or Closed(what=f"the connection to {self.address}"))
         self.closed.set_result(reason)
 
-    def _take(self, request_id: int, body: bytes) -> None:
+    def _take(self, request_id: int, body: Body) -> None:
         try:
             message = self._decode(body)
         except Exception as error:  # strange bytes make a decoder raise many things

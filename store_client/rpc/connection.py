@@ -23,6 +23,7 @@ from moonpool.schemas.framing import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
     PUSH_ID,
+    Body,
     with_trace,
 )
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
@@ -45,7 +46,7 @@ class RpcConnection:
         self,
         address: str,
         hello: Hello,
-        decode: Callable[[bytes], Message],
+        decode: Callable[[Body], Message],
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self.address = address
@@ -186,7 +187,7 @@ class RpcConnection:
             raise VersionMismatch(ours=PROTOCOL_VERSION, theirs=reply.protocol)
         return reply
 
-    def _reply(self, wire: Wire, frame: tuple[int, bytes], deadline_s: float) -> Message:
+    def _reply(self, wire: Wire, frame: tuple[int, Body], deadline_s: float) -> Message:
         """What the frame, or one of those behind it, says to the request that was sent last."""
         while True:
             reply_id, body = frame
@@ -240,7 +241,7 @@ class ConnectionPool:
         self,
         address: str,
         hello: Hello,
-        decode: Callable[[bytes], Message],
+        decode: Callable[[Body], Message],
         size_max: int = 8,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from moonpool.schemas.errors import RpcFailed
+from moonpool.schemas.framing import Body
 from moonpool.schemas.messages import Message
 from moonpool.store_client.rpc.access import Access
 from moonpool.store_client.rpc.address import check_unix_path
@@ -34,7 +35,7 @@ class RpcServer:
     def __init__(
         self,
         handler: Handler,
-        decode: Callable[[bytes], Message],
+        decode: Callable[[Body], Message],
         server_name: str,
         limits: Limits | None = None,
         *,

@@ -22,7 +22,7 @@ from moonpool.schemas.errors import (
     Unauthorized,
     VersionMismatch,
 )
-from moonpool.schemas.framing import PREFIX, PROTOCOL_VERSION, PUSH_ID, FrameReader, split_trace
+from moonpool.schemas.framing import PREFIX, PROTOCOL_VERSION, PUSH_ID, Body, FrameReader, split_trace
 from moonpool.schemas.messages import Failed, Hello, Message, encode
 from moonpool.store_client.rpc.access import WITHDRAWN, Visitor
 from moonpool.store_client.rpc.address import set_tcp_options
@@ -251,7 +251,7 @@ class ServerConnection(asyncio.Protocol):
 
     # ------------------------------------------------------------ frames
 
-    def _take(self, request_id: int, body: bytes) -> None:
+    def _take(self, request_id: int, body: Body) -> None:
         if request_id == PUSH_ID:
             raise ProtocolError(peer=self.name, reason="a request with id 0")
         spans, parent = self._service.spans, ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moonpool import __version__
-from moonpool.schemas.framing import PROTOCOL_VERSION
+from moonpool.schemas.framing import PROTOCOL_VERSION, Body
 from moonpool.schemas.messages import Message, Welcome
 from moonpool.store_client.rpc.access import Access
 from moonpool.store_client.rpc.later import Later
@@ -26,7 +26,7 @@ class Service:
     """Of one server. `tasks`: requests under way."""
 
     handler: Handler
-    decode: Callable[[bytes], Message]
+    decode: Callable[[Body], Message]
     name: str
     limits: Limits
     access: Access = field(default_factory=Access)

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections import deque
 
-from moonpool.schemas.framing import FrameReader, encode_frame
+from moonpool.schemas.framing import Body, FrameReader, encode_frame
 from moonpool.store_client import native
 from moonpool.store_client.rpc.tls import cut
 
@@ -35,7 +35,7 @@ class Wire:
         self._fd = sock.fileno()
         self._native = native.HOT and not self.secured
         self._limited_s = 0.0
-        self._frames: deque[tuple[int, bytes]] = deque()
+        self._frames: deque[tuple[int, Body]] = deque()
 
     def send(self, request_id: int, body: bytes, deadline_s: float) -> None:
         """One whole frame."""
@@ -47,11 +47,11 @@ class Wire:
         self._limit(deadline_s)
         self._sock.sendall(encode_frame(request_id, body))
 
-    def receive(self, deadline_s: float) -> tuple[int, bytes]:
+    def receive(self, deadline_s: float) -> tuple[int, Body]:
         """The next frame: its request id and body."""
         return self._frames.popleft() if self._frames else self._receive(deadline_s)
 
-    def exchange(self, request_id: int, body: bytes, deadline_s: float) -> tuple[int, bytes]:
+    def exchange(self, request_id: int, body: bytes, deadline_s: float) -> tuple[int, Body]:
         """Sends one, and receives the next one."""
         if not self._native or self._frames or self.reader.pending:
             self.send(request_id, body, deadline_s)
@@ -63,7 +63,7 @@ class Wire:
             return came
         return self._feed(came) or self._receive(deadline_s)
 
-    def _receive(self, deadline_s: float) -> tuple[int, bytes]:
+    def _receive(self, deadline_s: float) -> tuple[int, Body]:
         while True:
             if self._native:
                 limit_bytes = 0 if self.reader.pending else self.reader.limit_bytes
@@ -78,7 +78,7 @@ class Wire:
             if found is not None:
                 return found
 
-    def _feed(self, data: bytes) -> tuple[int, bytes] | None:
+    def _feed(self, data: bytes) -> tuple[int, Body] | None:
         """The first frame that these bytes complete; the others are kept for later."""
         if not data:
             raise ConnectionResetError("the server closed the connection")

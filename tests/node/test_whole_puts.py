@@ -9,8 +9,9 @@ from support.node_sink import IndexSink
 from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.header import HEADER_BYTES, HEADER_DTYPE
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind, objects_keyspace
-from moonpool.schemas.messages import Begin, BeginItem, Granted, Status
+from moonpool.schemas.messages import Begin, BeginItem, Granted, Status, View
 from moonpool.schemas.packed import pack_u64
+from moonpool.store_client import native
 from moonpool.store_client.node.core import NodeCore, Shortage
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.memory import HeapMemory
@@ -20,12 +21,18 @@ from moonpool.store_client.node.whole_puts import FEW
 OBJECTS = objects_keyspace()
 STATES = KeyspaceSpec(kind=Kind.FLAT, name="state", shard_bytes=(3000, 700), hash_bytes=16)
 PAGE = 64 << 10
+needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
+
+
+@pytest.fixture(autouse=True, params=[pytest.param(True, marks=needs_c), False], ids=["c", "python"])
+def hot(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "HOT", request.param)
 
 
 class SummingSink(IndexSink):
     """Keeps checksums."""
 
-    def checksum(self, payload: bytes) -> int:
+    def checksum(self, payload: View) -> int:
         return 1 + sum(payload)
 
 

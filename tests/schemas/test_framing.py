@@ -19,7 +19,14 @@ from moonpool.schemas.framing import (
     split_trace,
     with_trace,
 )
-from moonpool.schemas.messages import GetStatus, decode_master_request, encode
+from moonpool.schemas.messages import (
+    BeginItem,
+    GetStatus,
+    PutSmall,
+    decode_master_request,
+    decode_node_request,
+    encode,
+)
 
 FRAMES = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(min_size=1, max_size=50)), max_size=8)
 
@@ -50,6 +57,16 @@ def test_garbage_never_holds_more_than_one_frame(data: bytes, limit_bytes: int) 
         assert "peer" in str(error)
     else:
         assert len(reader.pending) < limit_bytes + 4
+
+
+def test_a_payload_is_read_where_it_came() -> None:
+    put = PutSmall(BeginItem(b"k" * 16, 0, 0, b"", b"h" * 16), b"payload")
+    data = encode_frame(7, encode(put))
+    frame = FrameReader("peer").whole(data)
+    assert frame is not None and frame[0] == 7
+    came = decode_node_request(frame[1])
+    assert came == put and isinstance(came, PutSmall)
+    assert isinstance(came.payload, memoryview) and came.payload.obj is data
 
 
 @pytest.mark.parametrize("length", [0, 4, HANDSHAKE_BYTES_MAX + 1, 2**32 - 1])

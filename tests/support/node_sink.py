@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from moonpool.schemas.messages import Entries, Freed, Moved, Op
+from moonpool.schemas.messages import Entries, Freed, Moved, Op, View
 from moonpool.schemas.packed import U32, U64, split_hashes, u16s, u32s, u64s
 
 
@@ -79,7 +79,7 @@ class IndexSink:
                 assert entry.generation == generation and new_slot not in self.index
                 self.index[new_slot] = Entry(**{**vars(entry), "generation": new})
 
-    def checksum(self, payload: bytes) -> int:
+    def checksum(self, payload: View) -> int:
         """See Sink."""
         return 0
 
