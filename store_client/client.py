@@ -235,7 +235,7 @@ class StoreClient:
     def get_rows_into(self, rows: Rows, memory: Fragments, *, timeout_s: float | None = None) -> list[Got]:
         """Reads them into the first bytes of each one's memory. TOO_LARGE: a row is larger than that."""
         with self._gate:
-            return self._rows.get_into(rows, memory, self._deadline_s(timeout_s))
+            return self._object_gets.get_rows_into(rows, memory, self._deadline_s(timeout_s))
 
     def locate_rows(self, rows: Rows, *, timeout_s: float | None = None) -> Places:
         """Where they lie, and how long they are. Raises Unreachable."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moonpool.schemas.keyspace import HASH_SIZES
 from moonpool.schemas.messages import Status
 from moonpool.schemas.packed import I64, U8, U32, U64
 from moonpool.store_client.chain_points import python_probe_points
@@ -55,7 +56,7 @@ _ITEM_TYPES = ("<u2", "<u4", "<u8", "<u8")
 
 _MISSING = int(Status.MISSING)
 
-_NAME = np.dtype(f"S{KEY_HASH_BYTES}")
+_HASHES = {size: np.dtype(f"S{size}") for size in HASH_SIZES}
 """Made once: numpy takes as long to make one as for the view."""
 
 PIECES_MAX = 64
@@ -217,14 +218,14 @@ def read_slots(
 
 
 def read_packed(
-    layout: U64, columns: Sequence[Any], keyspace: int, verify: bool
+    layout: U64, columns: Sequence[Any], keyspace: int, rank: int, verify: bool
 ) -> tuple[bytearray, bytes | None, bytes | None]:
-    """`read_slots` of rank 0 with columns that are packed: slots, lengths, addresses, sizes, offsets, generations, and names of
-    plain objects. The same, packed."""
-    *others, names = columns
-    hashes = np.frombuffer(names, _NAME)
+    """`read_slots` with columns that are packed: slots, lengths, addresses, sizes, offsets, generations, and hashes of one
+    size. The same, packed."""
+    slots, *others, packed = columns
+    hashes = np.frombuffer(packed, _HASHES[4 * len(packed) // len(slots)])
     found: tuple[bytearray, bytes | None, bytes | None] = _hot.read_slots(
-        (layout, *others, hashes), keyspace, 0, COPY_THREADS, verify, _MISSING
+        (layout, slots, *others, hashes), keyspace, rank, COPY_THREADS, verify, _MISSING
     )
     return found
 

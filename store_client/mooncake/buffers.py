@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from moonpool.schemas.errors import MoonpoolError
+from moonpool.store_client import native
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.mooncake.calls import Calls, integer_lists, integers, same_length, text, texts
 from moonpool.store_client.mooncake.codes import INVALID_PARAMS, OK
@@ -130,10 +131,12 @@ class BufferCalls(Calls):
         for i, (ours, theirs) in enumerate(zip(pieces, lengths, strict=True)):
             if len(ours) != len(theirs):  # no memory: refused as such
                 pieces[i], lengths[i] = [], []
-        try:
-            memory = Fragments.lists(pieces, lengths)
-        except OverflowError:
-            return [INVALID_PARAMS] * len(names)
+        memory = native.pieces(pieces, lengths)
+        if memory is None:  # some of them can't be memory: those are refused
+            try:
+                memory = Fragments.lists(pieces, lengths)
+            except OverflowError:
+                return [INVALID_PARAMS] * len(names)
         return move(self._pool, names, memory)
 
 

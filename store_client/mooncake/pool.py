@@ -120,7 +120,7 @@ class Pool:
             codes = [INVALID_PARAMS] * len(keys)
             client = self.devices.client_of(memory)
             for group in self._groups(keys, good):
-                into = memory.take(group.index)
+                into = _of_group(memory, group)
                 got = client.get_rows_into(group.rows(), into, timeout_s=self._timeout_s(into))
                 for i, (status, size_bytes) in zip(group.index, got, strict=True):
                     codes[i] = get_code(status, size_bytes)
@@ -140,7 +140,7 @@ class Pool:
             codes = [INVALID_PARAMS] * len(keys)
             client = self.devices.client_of(values)
             for group in self._groups(keys, good):
-                source = values.take(group.index)
+                source = _of_group(values, group)
                 statuses = client.put_rows(group.rows(), source, timeout_s=self._timeout_s(source))
                 for i, status in zip(group.index, statuses, strict=True):
                     codes[i] = put_code(status)
@@ -233,7 +233,7 @@ class Pool:
     # ------------------------------------------------------------ inside
 
     def _groups(self, keys: Sequence[str], good: Sequence[bool] | NDArray[np.bool_]) -> list[Group]:
-        return self.book.groups(keys, np.flatnonzero(np.asarray(good, dtype=np.bool_)).tolist())
+        return self.book.groups(keys, np.asarray(good, dtype=np.bool_).nonzero()[0].tolist())
 
     def _register(self, spec: KeyspaceSpec) -> bytes:
         try:
@@ -253,10 +253,18 @@ class Pool:
         return info.data_address if info is not None else ""
 
 
+def _of_group(memory: Fragments, group: Group) -> Fragments:
+    """The memory of a group's objects."""
+    return memory if len(group.index) == memory.count else memory.take(group.index)
+
+
 def _has_memory(memory: Fragments) -> NDArray[np.bool_]:
     """Which objects have memory of some size, none of it at address 0."""
+    some: NDArray[np.bool_] = memory.lengths() > 0
+    if memory.addresses.all():  # the usual case
+        return some
     nowhere = np.zeros(len(memory.sizes) + 1, dtype=np.int64)
     np.cumsum((memory.addresses == 0) & (memory.sizes > 0), out=nowhere[1:])
     nulls = nowhere[memory.offsets[1:]] - nowhere[memory.offsets[:-1]]
-    result: NDArray[np.bool_] = (memory.lengths() > 0) & (nulls == 0)
-    return result
+    some &= nulls == 0
+    return some

@@ -52,9 +52,10 @@ class ReadBatch(msgspec.Struct, frozen=True, eq=False):
 
 
 class FewObjects(NamedTuple):
-    """Plain objects of one segment, and where they go, as packed columns; see Fragments and ReadBatch."""
+    """Objects of one keyspace and rank in one segment, and where they go, as packed columns; see Fragments and ReadBatch."""
 
     keyspace: bytes
+    rank: int
     hashes: bytes
     addresses: bytes
     sizes: bytes

@@ -1,4 +1,4 @@
-"""Reads of a few plain objects from a mapped segment, as packed columns: what shm.py does of any with arrays."""
+"""Reads of a few objects from a mapped segment, as packed columns: what shm.py does of any with arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def read_few(segment: MappedSegment, objects: FewObjects, located: Located) -> b
     memory = (objects.addresses, objects.sizes, objects.offsets)
     columns = (located.slots, objects.lengths, *memory, located.generations, objects.hashes)
     word = keyspace_word(objects.keyspace)
-    found, starts, checksums = native.read_packed(segment.native_layout, columns, word, objects.verify)
+    found, starts, checksums = native.read_packed(
+        segment.native_layout, columns, word, objects.rank, objects.verify
+    )
     if any(found):
         return False
     if starts is None or checksums is None:

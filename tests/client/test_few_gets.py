@@ -11,13 +11,15 @@ from client.pool import MakeClient, Pool
 from support.waiting import wait_until
 
 from moonpool.schemas.errors import InvalidKey, InvalidParams
+from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import Locate, Located, Status
 from moonpool.schemas.packed import U8
 from moonpool.store_client import StoreClient, native
 from moonpool.store_client.few_gets import FEW, FEW_BYTES
+from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gets import Places
 from moonpool.store_client.nodes import NodeLink
-from moonpool.store_client.rows import Got, RowCalls
+from moonpool.store_client.rows import Got, RowCalls, Rows
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.transports.mapped import MappedSegment
 
@@ -88,6 +90,35 @@ def test_the_short_way(
     ((way, found),) = client.take_telemetry().transfers.items()
     assert way == ("shm", "load")
     assert (found.size_bytes, found.failures, len(found.seconds)) == (sum(map(len, values)), 0, 1)
+
+
+@needs_c
+@pytest.mark.parametrize("hash_bytes", [16, 32])
+def test_rows_of_any_flat_keyspace_come_the_short_way(
+    shared_pool: Pool, make_client: MakeClient, long_way: list[int], hash_bytes: int
+) -> None:
+    client = make_client(shared_pool, transport="shm")
+    spec = KeyspaceSpec(kind=Kind.FLAT, name="few rows", shard_bytes=(0,) * 4, hash_bytes=hash_bytes)
+    hashes = [os.urandom(hash_bytes) for _ in range(3)]
+    rows = Rows(client.register_keyspace(spec), 2, hashes)
+    room = np.zeros((3, 2, 50), dtype=np.uint8)
+    addresses = room.ctypes.data + np.arange(0, room.nbytes, 50, dtype=np.uint64).reshape(3, 2)
+    memory = Fragments.grid(addresses, np.array([[50, 50]], dtype=np.uint64))
+    room[:] = wanted = np.random.default_rng(1).integers(0, 256, room.shape, dtype=np.uint8)
+    assert client.put_rows(rows, memory) == [Status.OK] * 3
+    room[:] = 0
+    assert client.get_rows_into(rows, memory) == [(Status.OK, 100)] * 3
+    assert (room == wanted).all()
+    assert long_way == []
+    other = Rows(rows.keyspace, 1, hashes)
+    assert client.get_rows_into(other, memory) == [(Status.MISSING, 0)] * 3
+
+
+def test_hashes_of_another_size_are_no_rows(client: StoreClient) -> None:
+    room = np.zeros(10, dtype=np.uint8)
+    memory = Fragments.lists([[room.ctypes.data]], [[10]])
+    rows = Rows(client._objects, 0, [bytes(20)])
+    assert client.get_rows_into(rows, memory) == [(Status.FAILED, 0)]
 
 
 @pytest.mark.parametrize(("count", "size"), [(FEW + 1, 10), (1, FEW_BYTES + 1), (2, FEW_BYTES // 2)])
