@@ -75,6 +75,10 @@ class Fences:
         """Whether orders of an owner of that epoch are to be obeyed."""
         return 0 <= shard < SHARDS_MAX and epoch >= int(self._seen[shard])
 
+    def owner(self, shard: int) -> str | None:
+        """The master that a shard reports to."""
+        return self._owners.get(shard)
+
     def owned_by(self, master: str) -> list[int]:
         """The shards that report to a master. Not to be changed."""
         owned = self._owned.get(master)

@@ -211,14 +211,23 @@ class MasterLink:
                 return
             with self._core.lock:
                 report = self._next_report()
-            if report is None:
-                return
-            try:
-                connection.ask(report, partial(self._answered, connection, report))
-            except MoonpoolError as error:
-                self._give_up(connection, error)
+            if report is None or not self._ask(connection, report):
                 return
         asyncio.get_running_loop().call_soon(self.flush)
+
+    def send(self, shard: int) -> bool:
+        """Sends the next message of one of its shards, if there is one. Returns whether it did. Under the node's lock."""
+        connection = self._connection
+        report = self._shared.streams.of(shard).next_report() if connection is not None else None
+        return connection is not None and report is not None and self._ask(connection, report)
+
+    def _ask(self, connection: AsyncRpcConnection, report: Report) -> bool:
+        try:
+            connection.ask(report, partial(self._answered, connection, report))
+        except MoonpoolError as error:
+            self._give_up(connection, error)
+            return False
+        return True
 
     def _next_report(self) -> Report | None:
         """Of the streams in turn: no shard waits for the inventory of another."""

@@ -66,7 +66,10 @@ class Masters:
             else:
                 loop.call_soon_threadsafe(self._flush)
 
-        outlets.kick = kick
+        def send(shard: int) -> bool:
+            return threading.get_ident() == here and self._send(shard)
+
+        outlets.kick, outlets.send = kick, send
         try:
             while True:
                 if not self.connected:
@@ -78,7 +81,7 @@ class Masters:
                 except TimeoutError:
                     continue
         finally:
-            outlets.kick = None
+            outlets.kick, outlets.send = None, lambda shard: False
             self._wanted = []
             await self._follow()
 
@@ -142,6 +145,11 @@ class Masters:
         return []
 
     # ------------------------------------------------------------ what goes to all, or to some
+
+    def _send(self, shard: int) -> bool:
+        """Reports what a shard's stream has to tell, now. Under the node's lock."""
+        link = self._links.get(self._reporter.fences.owner(shard) or "")
+        return link is not None and link.send(shard)
 
     def _flush(self) -> None:
         self._reporter.outlets.kicked = False

@@ -11,11 +11,13 @@ from moonpool.store_client.node.report_streams import ReportStreams
 
 
 class Outlets:
-    """Called under the node's lock, from any thread. `kick` is called once for all ops until `kicked` is unset."""
+    """Called under the node's lock, from any thread. What is told while no message is on its way goes at once, if `send` can
+    send it; else `kick` is called once for all ops until `kicked` is unset, so that they go together."""
 
     def __init__(self, streams: ReportStreams, checksums: Checksums | None) -> None:
         self._streams = streams
         self._checksums = checksums
+        self.send: Callable[[int], bool] = lambda shard: False
         self.kick: Callable[[], object] | None = None
         self.kicked = False
 
@@ -31,7 +33,9 @@ class Outlets:
         """See Sink."""
         stream = self._streams.of(shard)
         serial = stream.emit(op)
-        if self.kick is not None and not self.kicked and stream.connected:
+        if self.kicked or not stream.connected or (stream.idle and self.send(shard)):
+            return serial
+        if self.kick is not None:
             self.kicked = True
             self.kick()
         return serial

@@ -152,6 +152,11 @@ class ReportStream:
             self._opened and self._inventory is None and self._acked_serial >= (self._inventory_serial or 0)
         )
 
+    @property
+    def idle(self) -> bool:
+        """Whether the same holds, and nothing is on its way."""
+        return self.settled and not self._unacked
+
     def emit(self, op: Op) -> int:
         """Queues an op, and says what to wait for until the master has it."""
         serial = self._push(op)

@@ -126,6 +126,19 @@ async def test_commits_and_heartbeats_reach_the_master(running: Running, master:
     assert master.streams[1:] == []
 
 
+async def test_the_first_report_goes_at_once_and_what_comes_meanwhile_together(
+    running: Running, master: FakeMaster
+) -> None:
+    stream = running.node._streams.of(0)
+    await until(lambda: stream.idle)
+    told = master.reports
+    for _ in range(4):
+        running.put(1)
+    assert (stream.unacked, stream.queued_rows) == (1, 3)
+    await until(lambda: stream.idle and running.agrees())
+    assert master.reports == told + 2
+
+
 async def test_a_restarted_master_is_told_everything_again(running: Running, master: FakeMaster) -> None:
     await until(lambda: master.complete)
     running.put(50)

@@ -47,6 +47,7 @@ class FakeMaster:
         self.keyspaces: set[bytes] = set()
         self.refusal: MoonpoolError | None = None
         self.victims = Victims([], 0, -1)
+        self.reports = 0
         self._next = 0
 
     async def __aenter__(self) -> Self:
@@ -102,6 +103,7 @@ class FakeMaster:
         if (report.stream, report.sequence) != (self.streams[-1], self._next):
             raise StreamGap(expected=self._next, got=report.sequence)
         self._next += 1
+        self.reports += 1
         for op in report.ops:
             assert getattr(op, "keyspace", None) in {None, *self.keyspaces}, "told of no such keyspace"
             self.ops.append(op)
