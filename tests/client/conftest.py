@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from client.pool import MakeClient, Pool, client_of
-from support.leaks import no_thread_left
+from client.pool import MakeClient, Pool, clients
 
 from moonpool.store_client import StoreClient
 from moonpool.store_client.rpc.connection import ConnectionPool
@@ -45,12 +43,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 @pytest.fixture
 def make_client(tmp_path: Path) -> Iterator[MakeClient]:
-    """Clients of a pool; closed at the end, when none of their threads may be left."""
-    with no_thread_left(0.0), ExitStack() as stack:
-
-        def make(pool: Pool, **settings: object) -> StoreClient:
-            return stack.enter_context(client_of(pool, run_dir=str(tmp_path / "run"), **settings))
-
+    """See clients."""
+    with clients(tmp_path / "run") as make:
         yield make
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from support.leaks import no_thread_left
 from support.processes import MasterProcess, NodeProcess
 from support.waiting import wait_until
 
@@ -23,13 +25,15 @@ MakeClient = Callable[..., StoreClient]
 
 
 class Pool:
-    """One master, one node, both live."""
+    """One master, one node, both live. `settings`: of the node."""
+
+    def __init__(self, **settings: object) -> None:
+        self._settings = {"size": SIZE_BYTES, "prefault": False, "begin_wait_s": BEGIN_WAIT_S, **settings}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.master = stack.enter_context(MasterProcess(PATIENT))
-            node = NodeProcess(self.master, size=SIZE_BYTES, prefault=False, begin_wait_s=BEGIN_WAIT_S)
-            self.node = stack.enter_context(node)
+            self.node = stack.enter_context(NodeProcess(self.master, **self._settings))
             with client_of(self) as client:
                 wait_for_nodes(client)
             self._stack = stack.pop_all()
@@ -45,6 +49,17 @@ def client_of(pool: Pool, **settings: object) -> StoreClient:
     """A client of that pool, which waits for slow servers."""
     given = {"master": pool.master.address, "timeout_s": TIMEOUT_S, **settings}
     return StoreClient(ClientSettings.model_validate(given))
+
+
+@contextmanager
+def clients(run_dir: Path) -> Iterator[MakeClient]:
+    """Makes clients of a pool; closed at the end, when none of their threads may be left."""
+    with no_thread_left(0.0), ExitStack() as stack:
+
+        def make(pool: Pool, **settings: object) -> StoreClient:
+            return stack.enter_context(client_of(pool, run_dir=str(run_dir), **settings))
+
+        yield make
 
 
 def wait_for_nodes(client: StoreClient, count: int = 1) -> None:

@@ -3,58 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
 
 import pytest
-from client.pool import BEGIN_WAIT_S, PATIENT, SIZE_BYTES, MakeClient, Pool, client_of, wait_for_nodes
-from support.leaks import no_thread_left
-from support.processes import MasterProcess, NodeProcess
+from client.pool import MakeClient, Pool, clients
 
 from moonpool.store_client import StoreClient
 
 
-class EnginePool(Pool):
-    """A Pool whose node's engine_protocol is tcp."""
-
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            self.master = stack.enter_context(MasterProcess(PATIENT))
-            settings = {"prefault": False, "begin_wait_s": BEGIN_WAIT_S, "engine_protocol": "tcp"}
-            self.node = stack.enter_context(NodeProcess(self.master, size=SIZE_BYTES, **settings))
-            with client_of(self) as client:
-                wait_for_nodes(client)
-            self._stack = stack.pop_all()
-        return self
-
-
 @pytest.fixture(scope="module")
-def engine_pool() -> Iterator[EnginePool]:
+def engine_pool() -> Iterator[Pool]:
     """For tests that leave the servers alone."""
-    with EnginePool() as pool:
+    with Pool(engine_protocol="tcp") as pool:
         yield pool
 
 
 @pytest.fixture
-def own_pool() -> Iterator[EnginePool]:
+def own_pool() -> Iterator[Pool]:
     """For tests that kill and freeze."""
-    with EnginePool() as pool:
+    with Pool(engine_protocol="tcp") as pool:
         yield pool
 
 
 @pytest.fixture
 def make_client(tmp_path: Path) -> Iterator[MakeClient]:
-    """Clients of a pool; closed at the end, when none of their threads may be left."""
-    with no_thread_left(0.0), ExitStack() as stack:
-
-        def make(pool: Pool, **settings: object) -> StoreClient:
-            return stack.enter_context(client_of(pool, run_dir=str(tmp_path / "run"), **settings))
-
+    """See clients."""
+    with clients(tmp_path / "run") as make:
         yield make
 
 
 @pytest.fixture
-def client(engine_pool: EnginePool, make_client: MakeClient) -> StoreClient:
+def client(engine_pool: Pool, make_client: MakeClient) -> StoreClient:
     """A client over the engine."""
     return make_client(engine_pool, transport="mooncake")

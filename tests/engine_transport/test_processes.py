@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from client.chains import Engine, all_ok, chained, get_chain, put_chain
 from client.pool import MakeClient, Pool, client_of, wait_for_nodes
-from engine_transport.conftest import EnginePool
 from support.payloads import chain_hashes
 from support.processes import ServerProcess
 from support.waiting import at_most, soon, wait_until
@@ -55,7 +54,7 @@ def stored(
 
 @pytest.mark.parametrize("fragments", [1, 2, 16, 128])
 def test_right_bytes_in_any_number_of_fragments(
-    client: StoreClient, engine_pool: EnginePool, fragments: int
+    client: StoreClient, engine_pool: Pool, fragments: int
 ) -> None:
     pulls = engine_pool.node.status()["pulls"]
     keyspace = client.register_keyspace(chained("fragments"))
@@ -94,7 +93,7 @@ def test_many_threads_share_one_engine(client: StoreClient) -> None:
     assert not wrong
 
 
-def test_a_node_that_cannot_be_met_is_used_otherwise(engine_pool: EnginePool) -> None:
+def test_a_node_that_cannot_be_met_is_used_otherwise(engine_pool: Pool) -> None:
     staging = Staging(HostCopier())
     settings = ClientSettings(transport="mooncake")
     connector = Connector(settings, HELLO, HostCopier(), staging, lambda keyspace: None, NO_CREDENTIALS)
@@ -109,7 +108,7 @@ def test_a_node_that_cannot_be_met_is_used_otherwise(engine_pool: EnginePool) ->
     staging.close()
 
 
-def test_another_generation_is_a_miss(client: StoreClient, engine_pool: EnginePool) -> None:
+def test_another_generation_is_a_miss(client: StoreClient, engine_pool: Pool) -> None:
     keyspace, chain = stored(client, "generations", 2)
     copies = [client.describe(keyspace, one).copies[0] for one in chain]
     access = EngineAccess(open_engine("tcp", "127.0.0.1", ""), HostCopier())
@@ -134,7 +133,7 @@ def test_another_generation_is_a_miss(client: StoreClient, engine_pool: EnginePo
 
 
 def test_a_killed_node_fails_soon_and_comes_back_at_another_port(
-    own_pool: EnginePool, make_client: MakeClient
+    own_pool: Pool, make_client: MakeClient
 ) -> None:
     client = make_client(own_pool, transport="mooncake", breaker_retry_s=0.1)
     keyspace, chain = stored(client, "killed")
@@ -153,7 +152,7 @@ def test_a_killed_node_fails_soon_and_comes_back_at_another_port(
     stored(client, "killed again")
 
 
-def test_a_node_frozen_amid_reads(own_pool: EnginePool, make_client: MakeClient) -> None:
+def test_a_node_frozen_amid_reads(own_pool: Pool, make_client: MakeClient) -> None:
     """The deadline holds, what arrives later never reaches the caller, and all is well again afterwards."""
     client = make_client(own_pool, transport="mooncake", breaker_retry_s=0.1)
     keyspace, chain = stored(client, "frozen", 48, 1 << 20)
@@ -180,9 +179,7 @@ def test_a_node_frozen_amid_reads(own_pool: EnginePool, make_client: MakeClient)
     wait_until(there)
 
 
-def test_a_put_that_was_given_up_never_gets_other_bytes(
-    own_pool: EnginePool, make_client: MakeClient
-) -> None:
+def test_a_put_that_was_given_up_never_gets_other_bytes(own_pool: Pool, make_client: MakeClient) -> None:
     """The node was frozen when it was asked; once it goes on, the writer's memory holds something else."""
     client = make_client(own_pool, transport="mooncake", breaker_retry_s=0.1)
     keyspace, _ = stored(client, "given up")
@@ -211,7 +208,7 @@ def test_a_put_that_was_given_up_never_gets_other_bytes(
 class OtherWriter(ServerProcess):
     """A process that offers its memory to the node; this one asks in its name."""
 
-    def __init__(self, pool: EnginePool, keyspace: bytes, blocks: int) -> None:
+    def __init__(self, pool: Pool, keyspace: bytes, blocks: int) -> None:
         program = Path(__file__).parent.parent / "support" / "engine_writer.py"
         super().__init__([str(program), str(blocks * BLOCK_BYTES)])
         self._pool = pool
@@ -235,9 +232,7 @@ class OtherWriter(ServerProcess):
 
 
 @pytest.mark.parametrize("end", ["killed", "frozen", "frozen before it was ever met"])
-def test_a_writer_lost_amid_a_pull_leaks_no_slot(
-    own_pool: EnginePool, make_client: MakeClient, end: str
-) -> None:
+def test_a_writer_lost_amid_a_pull_leaks_no_slot(own_pool: Pool, make_client: MakeClient, end: str) -> None:
     client = make_client(own_pool, transport="mooncake")
     keyspace, kept = stored(client, "lost writer")
     chains = [chain_hashes(f"{i} {time.monotonic()}", 40) for i in range(2)]
@@ -279,7 +274,7 @@ def test_a_writer_lost_amid_a_pull_leaks_no_slot(
     assert status["pull_blocks_given_up"] == int(end != "frozen before it was ever met")
 
 
-def test_nothing_is_left_behind(engine_pool: EnginePool, make_client: MakeClient) -> None:
+def test_nothing_is_left_behind(engine_pool: Pool, make_client: MakeClient) -> None:
     def use() -> None:
         with client_of(engine_pool, transport="mooncake") as client:
             for _ in range(3):
@@ -313,7 +308,7 @@ def no_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_without_the_package_the_client_goes_on(
-    no_package: None, engine_pool: EnginePool, make_client: MakeClient, caplog: pytest.LogCaptureFixture
+    no_package: None, engine_pool: Pool, make_client: MakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = make_client(engine_pool, transport="mooncake")
     keyspace, chain = stored(client, "without")
@@ -329,7 +324,7 @@ def test_a_node_without_the_package_goes_on(tmp_path: Path, make_client: MakeCli
     (tmp_path / "mooncake" / "engine.py").write_text('raise ImportError("libibverbs.so.1: cannot open")')
     os.environ["PYTHONPATH"], before = str(tmp_path), os.environ.get("PYTHONPATH")
     try:
-        with EnginePool() as pool:
+        with Pool(engine_protocol="tcp") as pool:
             client = make_client(pool, transport="mooncake")
             stored(client, "without")
             assert pool.node.info.engine_address == ""
