@@ -6,7 +6,7 @@ from moonpool.benchmarks.arena import Shape
 from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.results import Result
 from moonpool.benchmarks.scale import Scale
-from moonpool.benchmarks.trials import Samples, rounds
+from moonpool.benchmarks.trials import Samples, put_and_get
 from moonpool.benchmarks.workers import Worker
 
 SIZES = {"4k": 4 << 10, "64k": 64 << 10}
@@ -21,13 +21,7 @@ def cases(scale: Scale, workers: list[Worker], place: str, progress: Progress) -
         progress.step(f"one object of {size_name}, {place}")
         puts = Samples(f"latency_put_{place}_{size_name}", "latency", "us")
         gets = Samples(f"latency_get_{place}_{size_name}", "latency", "us")
-        for number, order in rounds(scale, workers):
-            prefix = f"single-{size_name}-{number}-"
-            for samples, do in ((puts, "put"), (gets, "get")):
-                for worker in order:
-                    answer = worker.ask(do, prefix=prefix, shape=Shape(1, size, place=number + 1), row=calls)
-                    if number >= 0:
-                        times_us = [seconds * 1e6 for seconds in answer["samples"]]
-                        samples.add(worker.name, times_us, answer["verified"])
-        results += [*puts.results(), *gets.results()]
+        results += put_and_get(
+            scale, workers, (puts, gets), Shape(1, size), calls, lambda seconds: seconds * 1e6, remove=False
+        )
     return results

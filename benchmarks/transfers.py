@@ -11,7 +11,7 @@ from moonpool.benchmarks.arena import Shape
 from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.results import Result
 from moonpool.benchmarks.scale import Scale
-from moonpool.benchmarks.trials import Samples, rounds
+from moonpool.benchmarks.trials import Samples, put_and_get
 from moonpool.benchmarks.workers import Worker
 
 FRAGMENTS = (1, 32, 128)
@@ -37,16 +37,6 @@ def _case(scale: Scale, workers: list[Worker], place: str, name: str, shape: Sha
     puts = Samples(f"put_{place}_{name}", "put", "GB/s")
     gets = Samples(f"get_{place}_{name}", "get", "GB/s")
     row = scale.row(shape, place)
-    for number, order in rounds(scale, workers):
-        here = Shape(shape.count, shape.size, shape.fragments, place=number + 1, order=number + 1)
-        prefix = f"{name}-{number}-"
-        # Checksums of a put are computed behind it, so gets come after everybody's puts.
-        for samples, do, workers_now in ((puts, "put", order), (gets, "get", order[::-1])):
-            for worker in workers_now:
-                answer = worker.ask(do, prefix=prefix, shape=here, row=row)
-                if number >= 0:
-                    rates = [here.total_bytes / seconds / 1e9 for seconds in answer["samples"]]
-                    samples.add(worker.name, rates, answer["verified"])
-        for worker in order:
-            worker.ask("remove_row", prefix=prefix, count=here.count, row=row)
-    return [*puts.results(), *gets.results()]
+    return put_and_get(
+        scale, workers, (puts, gets), shape, row, lambda seconds: shape.total_bytes / seconds / 1e9
+    )

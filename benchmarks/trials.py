@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
+from moonpool.benchmarks.arena import Shape
 from moonpool.benchmarks.cast import SUMS
 from moonpool.benchmarks.results import Result, compare, summarise
 from moonpool.benchmarks.scale import Scale
@@ -70,3 +72,30 @@ def measure(
             if number >= 0:
                 samples.add(worker.name, values, verified)
     return samples.results()
+
+
+def put_and_get(
+    scale: Scale,
+    workers: Sequence[Worker],
+    cases: tuple[Samples, Samples],
+    shape: Shape,
+    row: int,
+    value: Callable[[float], float],
+    *,
+    remove: bool = True,
+) -> list[Result]:
+    """Lets every worker put a row of batches of that shape and get it back, again and again; returns the results of both
+    cases. `value`: a sample, of the seconds of a batch. `remove`: a trial's objects are forgotten before the next."""
+    puts, gets = cases
+    for number, order in rounds(scale, workers):
+        here = replace(shape, place=number + 1, order=number + 1)
+        prefix = f"{puts.case}-{number}-"
+        # Checksums of a put are computed behind it, so gets come after everybody's puts.
+        for samples, do, workers_now in ((puts, "put", order), (gets, "get", order[::-1])):
+            for worker in workers_now:
+                answer = worker.ask(do, prefix=prefix, shape=here, row=row)
+                if number >= 0:
+                    samples.add(worker.name, list(map(value, answer["samples"])), answer["verified"])
+        for worker in order if remove else ():
+            worker.ask("remove_row", prefix=prefix, count=here.count, row=row)
+    return [*puts.results(), *gets.results()]
