@@ -1,19 +1,17 @@
 from typing import Any
 
+from moonpool.store_client.native import NameLists
+
 def copy_pieces(to: Any, source: Any, sizes: Any, threads: int, /) -> None: ...
 def hash_keys(keys: list[str], bytes_max: int, /) -> bytes | int: ...
 def probe_points(
     hashes: list[bytes], hash_bytes: int, mask: int, sampled: bool, runs: list[tuple[int, int, int]], /
 ) -> tuple[bytes, ...] | None: ...
-def find_rows(
-    lists: tuple[list[dict[bytes, int]], list[bytearray]], packed: bytes, hash_bytes: int, rows: Any, /
-) -> None: ...
-def set_name(
-    lists: tuple[list[dict[bytes, int]], list[bytearray]], block_hash: bytes, row: int, /
-) -> None: ...
-def remove_name(lists: tuple[list[dict[bytes, int]], list[bytearray]], block_hash: bytes, /) -> None: ...
+def find_rows(lists: NameLists, packed: bytes, hash_bytes: int, rows: Any, /) -> None: ...
+def set_name(lists: NameLists, block_hash: bytes, row: int, /) -> None: ...
+def remove_name(lists: NameLists, block_hash: bytes, /) -> None: ...
 def name_rows(
-    lists: tuple[list[dict[bytes, int]], list[bytearray]],
+    lists: NameLists,
     names: list[bytes],
     packed: bytes,
     hash_bytes: int,
@@ -21,7 +19,7 @@ def name_rows(
     /,
 ) -> bool: ...
 def forget_rows(
-    lists: tuple[list[dict[bytes, int]], list[bytearray]],
+    lists: NameLists,
     names: list[bytes],
     hash_bytes: int,
     rows: list[int],
