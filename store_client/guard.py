@@ -45,23 +45,24 @@ class Guard:
 
     def ask(self, ask: Callable[[Asked, float], Answer], message: Asked, deadline_s: float) -> Answer:
         """The answer of a call that begins now: `with call`, in fewer steps. Raises also Unavailable."""
-        breaker, start_s = self.breaker, time.monotonic()
-        if breaker.failures:
-            self._begin(start_s)
+        start_s = time.monotonic()
+        self._begin(start_s)
         try:
             answer = ask(message, deadline_s)
         except BaseException as error:
             self._end(start_s, error)
             raise
-        if breaker.failures:  # else there is nothing to take back
-            self._end(start_s, None)
+        self._end(start_s, None)
         return answer
 
     def _begin(self, start_s: float) -> None:
-        with self._lock:
-            self.breaker.before_call(start_s)
+        if self.breaker.failures:
+            with self._lock:
+                self.breaker.before_call(start_s)
 
     def _end(self, start_s: float, error: BaseException | None) -> None:
+        if error is None and not self.breaker.failures:  # nothing to take back
+            return
         if isinstance(error, (Closed, UsedAfterFork)):
             return  # our own doing
         if isinstance(
@@ -89,11 +90,9 @@ class GuardedCall:
         self._start_s = start_s
 
     def __enter__(self) -> None:
-        if self._guard.breaker.failures:
-            self._guard._begin(self._start_s)
+        self._guard._begin(self._start_s)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        if error is not None or self._guard.breaker.failures:  # else there is nothing to take back
-            self._guard._end(self._start_s, error)
+        self._guard._end(self._start_s, error)
