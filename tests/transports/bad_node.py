@@ -15,6 +15,18 @@ from moonpool.schemas.header import HEADER_DTYPE, SlotState, keyspace_word, word
 from moonpool.schemas.messages import NodeInfo, Welcome, encode
 
 SIZE = 1000
+
+WRONG_HEADERS: list[dict[str, object]] = [
+    {"word": word_of(SlotState.COMMITTED, 2)},
+    {"word": word_of(SlotState.WRITING, 1)},
+    {"word": word_of(SlotState.FREE, 1)},
+    {"keyspace": 5},
+    {"rank": 1},
+    {"block_hash": b"x" * 32},
+    {"length": SIZE - 1},
+]
+"""Fields in which a header differs from that of the object that is asked for."""
+
 Serve = Callable[[socket.socket], None]
 
 

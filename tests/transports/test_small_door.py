@@ -11,12 +11,11 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 from support.waiting import at_most, soon
-from transports.bad_node import SIZE, BadNode, Serve, header, info_of, read_frame, read_request
+from transports.bad_node import SIZE, WRONG_HEADERS, BadNode, Serve, header, info_of, read_frame, read_request
 from transports.memory_transport import batch_of, scattered
 
 from moonpool.schemas.errors import KeyspaceUnknown, NotFound
 from moonpool.schemas.framing import PREFIX, PROTOCOL_VERSION, encode_frame
-from moonpool.schemas.header import SlotState, word_of
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
     SMALL_BYTES,
@@ -104,18 +103,7 @@ def test_objects_that_came_land_where_they_belong(node: MakeNode) -> None:
     assert bad.connections == 1
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"word": word_of(SlotState.COMMITTED, 2)},
-        {"word": word_of(SlotState.WRITING, 1)},
-        {"keyspace": 5},
-        {"rank": 1},
-        {"block_hash": b"x" * 32},
-        {"length": SIZE - 1},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("fields", WRONG_HEADERS, ids=str)
 def test_a_header_that_says_anything_else_is_a_miss(node: MakeNode, fields: dict[str, object]) -> None:
     _, transport = node(says(SmallData(OK, PAYLOAD, header(**fields))))
     assert read(transport, room()) == [Status.MISSING]

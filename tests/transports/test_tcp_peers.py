@@ -11,11 +11,10 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 from support.waiting import at_most, soon, wait_until
-from transports.bad_node import SIZE, BadNode, Serve, header, info_of, read_frame
+from transports.bad_node import SIZE, WRONG_HEADERS, BadNode, Serve, header, info_of, read_frame
 from transports.memory_transport import batch_of, scattered
 
 from moonpool.schemas.framing import PROTOCOL_VERSION, encode_frame
-from moonpool.schemas.header import SlotState, word_of
 from moonpool.schemas.messages import Failed, Hello, LaneData, Status, Welcome, encode
 from moonpool.store_client import native
 from moonpool.store_client.transports import tcp
@@ -74,19 +73,7 @@ def test_a_good_answer_is_taken(node: Callable[..., tuple[BadNode, TcpTransport]
     assert bad.connections == 1
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"word": word_of(SlotState.COMMITTED, 2)},
-        {"word": word_of(SlotState.WRITING, 1)},
-        {"word": word_of(SlotState.FREE, 1)},
-        {"keyspace": 5},
-        {"rank": 1},
-        {"block_hash": b"x" * 32},
-        {"length": SIZE - 1},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("fields", WRONG_HEADERS, ids=str)
 def test_a_header_that_says_anything_else_is_a_miss(
     node: Callable[..., tuple[BadNode, TcpTransport]], fields: dict[str, object]
 ) -> None:
