@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
@@ -20,14 +19,13 @@ from moonpool.store_client import native
 from moonpool.store_client.gate import Gate
 from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
+from moonpool.store_client.transports.attempts import attempt, attempt_all, failed
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.lane_pool import LanePool, Share
 from moonpool.store_client.transports.lane_reads import LaneReads, WholeRead
 from moonpool.store_client.transports.pieces import batches_of, split_evenly, total_bytes
 from moonpool.store_client.transports.small_door import SmallDoor, is_small, is_small_read
 from moonpool.store_client.workers import Workers
-
-log = logging.getLogger(__name__)
 
 EXCHANGE_BYTES = 32 << 20
 """Of one exchange: headers are looked at after the last byte, so a longer one would meet more evictions."""
@@ -83,12 +81,12 @@ class TcpTransport:
             bare = self._served_in_c and self._lanes.has_room
             if not bare and self.door is not None and is_small_read(count, size_bytes):
                 small = LaneReads(batch)
-                self._guarded(partial(self._read_small, self.door, small, deadline_s))
+                attempt(self._peer, partial(self._read_small, self.door, small, deadline_s))
                 return small.statuses
             if self._lanes.together and 0 < count <= EXCHANGE_OBJECTS and size_bytes < 2 * LANE_BYTES_MIN:
                 return self._read_whole(batch, deadline_s)
             reads = LaneReads(batch)
-            self._spread(self._read_tasks(reads, deadline_s), deadline_s)
+            attempt_all(self._workers, self._peer, self._read_tasks(reads, deadline_s), deadline_s)
         return reads.judge()
 
     def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
@@ -101,7 +99,8 @@ class TcpTransport:
 
         totals = np.array([int(batch.lengths.sum()) for batch in batches], dtype=np.uint64)
         with self._gate:
-            self._spread([partial(share, group) for group in self._shares(totals)], deadline_s)
+            tasks = [partial(share, group) for group in self._shares(totals)]
+            attempt_all(self._workers, self._peer, tasks, deadline_s)
         return statuses
 
     def key_texts(self, slots: U32, generations: U64, deadline_s: float) -> list[str]:
@@ -143,17 +142,6 @@ class TcpTransport:
             return [partial(self._read, reads, shares, len(by_lane), deadline_s)]
         return [partial(self._read, reads, shares, 1, deadline_s) for shares in by_lane]
 
-    def _spread(self, tasks: Sequence[Callable[[], None]], deadline_s: float) -> None:
-        """Does all of them, the first one in this thread. One that fails, or is never begun, leaves its
-        statuses at FAILED."""
-        self._workers.run([partial(self._guarded, task) for task in tasks], deadline_s)
-
-    def _guarded(self, task: Callable[[], None]) -> None:
-        try:
-            task()
-        except MoonpoolError as error:
-            log.warning("transfer with %s failed: %s", self._peer, error)
-
     def _read_small(self, door: SmallDoor, reads: LaneReads, deadline_s: float) -> None:
         reads.statuses[:] = door.read(reads.batch, deadline_s)
 
@@ -165,13 +153,13 @@ class TcpTransport:
         except MoonpoolError as failure:
             failures = [failure]
         for error in failures:
-            log.warning("transfer with %s failed: %s", self._peer, error)
+            failed(self._peer, error)
         return np.full(len(batch.slots), _FAILED) if whole.statuses is None else whole.statuses
 
     def _read(self, reads: LaneReads, shares: Sequence[Share], at_once: int, deadline_s: float) -> None:
         # Reads name no keyspace: no node refuses one that it doesn't know.
         for error in self._lanes.exchange_all(reads, shares, None, at_once, deadline_s):
-            log.warning("transfer with %s failed: %s", self._peer, error)
+            failed(self._peer, error)
 
     def _write_one(self, batch: WriteBatch, deadline_s: float) -> U8:
         if int(batch.lengths.max(initial=0)) > self._page_bytes:  # refused anyway: don't send it first

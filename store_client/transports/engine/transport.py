@@ -5,15 +5,14 @@ The caller's memory is written only by the copier, after a transfer is complete 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.schemas.errors import MoonpoolError, TransferFailed
+from moonpool.schemas.errors import TransferFailed
 from moonpool.schemas.header import HEADER_BYTES, HEADER_DTYPE, Headers, holds, keyspace_word
 from moonpool.schemas.messages import (
     Granted,
@@ -28,6 +27,7 @@ from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gate import Gate
 from moonpool.store_client.rpc.connection import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
+from moonpool.store_client.transports.attempts import attempt_all
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.checksums import mismatches
 from moonpool.store_client.transports.engine.access import EngineAccess
@@ -39,8 +39,6 @@ from moonpool.store_client.transports.engine.remote_segment import RemoteSegment
 from moonpool.store_client.transports.pieces import batches_of, coalesce, slot_side, split_evenly
 from moonpool.store_client.transports.told import call_told
 from moonpool.store_client.workers import Workers
-
-log = logging.getLogger(__name__)
 
 PART_BYTES = 16 << 20
 """Transferred together; one part is copied out while the next one is on its way."""
@@ -93,7 +91,8 @@ class EngineTransport:
 
         shares = split_evenly(batch.lengths[fitting], CALLS_AT_ONCE, SHARE_BYTES_MIN)
         with self._gate:
-            self._spread([partial(share, fitting[group]) for group in shares], deadline_s)
+            tasks = [partial(share, fitting[group]) for group in shares]
+            attempt_all(self._workers, self._peer, tasks, deadline_s)
         return statuses
 
     def write(self, batches: Sequence[WriteBatch], deadline_s: float) -> list[U8]:
@@ -107,7 +106,7 @@ class EngineTransport:
         totals = np.array([int(batch.lengths.sum()) for batch in batches], dtype=np.uint64)
         with self._gate:
             shares = split_evenly(totals, CALLS_AT_ONCE, SHARE_BYTES_MIN)
-            self._spread([partial(share, group) for group in shares], deadline_s)
+            attempt_all(self._workers, self._peer, [partial(share, group) for group in shares], deadline_s)
         return statuses
 
     def prepare(self) -> None:
@@ -121,18 +120,6 @@ class EngineTransport:
         self._gate.wait_empty()
         self._workers.close()
         self._calls.close()
-
-    def _spread(self, shares: Sequence[Callable[[], None]], deadline_s: float) -> None:
-        """Does all shares, the first one in this thread. One that fails, or is never begun, leaves its statuses at
-        FAILED."""
-
-        def guarded(share: Callable[[], None]) -> None:
-            try:
-                share()
-            except MoonpoolError as error:
-                log.warning("transfer with %s failed: %s", self._peer, error)
-
-        self._workers.run([partial(guarded, share) for share in shares], deadline_s)
 
     # ------------------------------------------------------------ reading
 
