@@ -72,11 +72,15 @@ class RangeCalls(Calls):
         columns = integer_lists(all_buffer_ptrs), integer_lists(all_sizes), integer_lists(all_src_offsets)
         if self._pool is None or not same_length(names, *columns):
             return [INVALID_PARAMS] * len(names)
-        pool = self._pool
-        values = iter(pool.get([name for name in names if name in pool.read_sessions]))
+        # Looked at once: sessions of other threads come and go.
+        good = [
+            name in self._pool.read_sessions and same_length(*parts)
+            for name, *parts in zip(names, *columns, strict=True)
+        ]
+        values = iter(self._pool.get([name for name, one in zip(names, good, strict=True) if one]))
         codes = []
-        for name, addresses, sizes, offsets in zip(names, *columns, strict=True):
-            if name not in pool.read_sessions or not same_length(addresses, sizes, offsets):
+        for one, addresses, sizes, offsets in zip(good, *columns, strict=True):
+            if not one:
                 codes.append(INVALID_PARAMS)
                 continue
             value = next(values)

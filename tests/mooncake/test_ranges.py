@@ -45,6 +45,22 @@ def test_get_sessions(store: Any, memory: Memory, key: str) -> None:
     assert read([key], [[address]], [[2]], [[0]]) == [INVALID_PARAMS]
 
 
+def test_lists_that_contradict_each_other_concern_their_key_alone(
+    store: Any, memory: Memory, key: str
+) -> None:
+    keys = [f"{key}-a", f"{key}-b"]
+    store.put(keys[0], b"aaaa")
+    store.put(keys[1], b"bbbb")
+    assert store.batch_get_session_start(keys) == [0, 0]
+    address = memory.address
+    found = store.batch_get_into_multi_buffer_ranges(
+        keys, [[address], [address + 100]], [[2, 2], [4]], [[0], [0]]
+    )
+    assert found == [INVALID_PARAMS, 4]
+    assert memory.at(100, 4) == b"bbbb"
+    store.batch_get_session_end(keys)
+
+
 def test_put_sessions(store: Any, memory: Memory, key: str) -> None:
     store.put(f"{key}-there", b"value")
     keys, address = [f"{key}-0", f"{key}-1"], memory.address
