@@ -25,7 +25,7 @@ INTERNAL_ERROR = InternalError.code
 INVALID_PARAMS = InvalidParams.code
 NOT_FOUND = NotFound.code
 ALREADY_EXISTS = -705
-TASK_NOT_FOUND = -1400
+OBJECT_HAS_LEASE = -706
 
 _CODES = {
     Status.OK: OK,

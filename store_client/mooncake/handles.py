@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 
+from moonpool.store_client.mooncake.codes import INVALID_PARAMS, OK
 from moonpool.store_client.raw_memory import address_of
 
 
@@ -72,6 +73,6 @@ class MooncakeHostMemAllocator:
         with self._lock:
             piece = self._pieces.pop(address, None)
         if piece is None:
-            return -600
+            return INVALID_PARAMS
         piece.close()
-        return 0
+        return OK

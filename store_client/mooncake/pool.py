@@ -16,7 +16,15 @@ from moonpool.schemas.messages import NodeInfo
 from moonpool.store_client.client import StoreClient
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.mooncake import config as options
-from moonpool.store_client.mooncake.codes import INVALID_PARAMS, NOT_FOUND, OK, each, get_code, put_code
+from moonpool.store_client.mooncake.codes import (
+    INVALID_PARAMS,
+    NOT_FOUND,
+    OBJECT_HAS_LEASE,
+    OK,
+    each,
+    get_code,
+    put_code,
+)
 from moonpool.store_client.mooncake.config import ReplicateConfig
 from moonpool.store_client.mooncake.devices import Devices
 from moonpool.store_client.mooncake.intervals import Intervals
@@ -181,7 +189,7 @@ class Pool:
         if removed.skipped:
             for i, there in zip(group.index, self.client.rows_exist(group.rows()), strict=True):
                 if there:
-                    codes[i] = -706
+                    codes[i] = OBJECT_HAS_LEASE
 
     def _pin(self, group: Group, codes: Sequence[int], config: ReplicateConfig) -> None:
         ttl_s = options.pin_s(config)
