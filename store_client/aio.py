@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from moonpool.schemas.config import ClientSettings
+from moonpool.schemas.errors import Closed
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import ClusterMap, Description, Removed, Status
 from moonpool.schemas.packed import U8
@@ -36,6 +37,7 @@ class AsyncStoreClient:
         self.blocking = StoreClient(settings, copier=copier)
         """The same client for threads."""
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="moonpool-aio")
+        self._closed = False
 
     async def register_keyspace(self, spec: KeyspaceSpec, *, timeout_s: float | None = None) -> bytes:
         """As StoreClient.register_keyspace."""
@@ -206,6 +208,7 @@ class AsyncStoreClient:
 
     async def close(self) -> None:
         """As StoreClient.close."""
+        self._closed = True
         await asyncio.to_thread(self._close)
 
     async def __aenter__(self) -> Self:
@@ -221,4 +224,6 @@ class AsyncStoreClient:
         self._threads.shutdown()
 
     async def _run(self, call: Callable[[], Result]) -> Result:
+        if self._closed:  # its threads take nothing any more
+            raise Closed(what="AsyncStoreClient")
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from client.pool import MakeClient, Pool
 
-from moonpool.schemas.errors import InvalidKey, InvalidParams
+from moonpool.schemas.errors import Closed, InvalidKey, InvalidParams
 from moonpool.schemas.messages import Status
 from moonpool.schemas.packed import U8
 from moonpool.store_client import AsyncStoreClient, ClientSettings, StoreClient
@@ -207,6 +207,9 @@ async def test_the_asyncio_client_does_the_same(shared_pool: Pool, tmp_path: obj
         assert await client.get("aio") == b"value"
         assert await client.batch_is_exist(["aio", "nobody's"]) == [True, False]
         assert (await client.cluster_map()).shards == 1
+    with pytest.raises(Closed, match="AsyncStoreClient is closed"):
+        await client.get("aio")
+    await client.close()
 
 
 def test_every_call_is_there_for_asyncio_too() -> None:
