@@ -267,7 +267,7 @@ class Nodes:
     def _link(self, segment: bytes) -> NodeLink | None:
         link = self._links.get(segment)
         info = self._infos.get(segment)
-        if link is None and info is not None:
+        if link is None and info is not None and not self._closed:
             try:
                 link = NodeLink(info, self._connect(info), self._retry_s, self.counts)
             except MoonpoolError as error:

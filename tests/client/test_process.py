@@ -13,7 +13,7 @@ from client.chains import Engine, all_ok, chained, get_chain, put_chain
 from client.pool import MakeClient, Pool, client_of, wait_for_nodes
 from support.payloads import chain_hashes
 from support.processes import MasterProcess, ServerProcess
-from support.waiting import at_most, wait_until
+from support.waiting import at_most, soon, wait_until
 
 from moonpool.schemas.errors import Closed, UsedAfterFork
 from moonpool.schemas.messages import SMALL_BYTES, Status
@@ -90,6 +90,15 @@ def test_close_ends_calls_under_way(pool: Pool, make_client: MakeClient, transpo
     assert time.monotonic() - start_s < at_most(1)
     assert outcome == [{Status.FAILED}] or isinstance(outcome[0], Closed)
     pool.node.thaw()
+
+
+def test_a_call_that_is_under_way_at_the_close_connects_to_nobody(
+    shared_pool: Pool, make_client: MakeClient
+) -> None:
+    client = make_client(shared_pool)
+    assert client.prepare() == 1
+    client._nodes.close()
+    assert client._nodes.prepare(soon()) == 0
 
 
 @both
