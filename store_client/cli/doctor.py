@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from moonpool.store_client.doctor.host_view import HostView
     from moonpool.store_client.doctor.pool_probe import Caller
     from moonpool.store_client.doctor.settings_probe import Found
+
+FIND_TIMEOUT_S = 5.0
 
 MEASURED_MAX = 8
 """Nodes that are read from: more would take long, and tell little more."""
@@ -97,9 +100,9 @@ def _examine_pool(
     from moonpool.store_client.doctor.pool_probe import ask, ask_all
 
     shown.what = "asking the master"
-    addresses = settings.client.master.split(",")
+    addresses, problem = _masters(settings)
     masters = [ask(f"the master at {address}", address, caller, master=True) for address in addresses]
-    found = [check_master(facts) for facts in masters]
+    found = [*problem, *(check_master(facts) for facts in masters)]
     if all(facts.welcome is None for facts in masters):
         return found + (check_versions(masters) if any(facts.other_protocol for facts in masters) else [])
     with StoreClient(settings.client) as client:
@@ -116,6 +119,24 @@ def _examine_pool(
             rate = prefill_rate or bandwidth.PREFILL_TOKENS_S
             found += bandwidth.judge(rates, sizes, rate, given=bool(prefill_rate))
     return found
+
+
+def _masters(settings: Found) -> tuple[list[str], list[Finding]]:
+    """Their addresses, and why there are none."""
+    from moonpool.schemas.errors import MoonpoolError
+    from moonpool.store_client.directory import Directory
+    from moonpool.store_client.doctor.findings import broken
+
+    try:
+        directory = Directory.of(settings.client)
+        found = directory.find(time.monotonic() + FIND_TIMEOUT_S)
+    except MoonpoolError as error:
+        advice = "is etcd running? is --master right? does etcd want a user or TLS (etcd_user, etcd_ca)?"
+        return [], [broken("master", f"the masters can't be asked for: {error}", advice)]
+    if not found:
+        advice = "start one (`moonpool master --store etcd://...`), or is --master that of another cluster?"
+        return [], [broken("master", f"{directory} knows of no master", advice)]
+    return found, []
 
 
 def _caller(settings: Found) -> tuple[Caller, list[Finding]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import Said, moonpool
+from support.etcd_server import EtcdServer
 from support.guarded import TOKENS, write_tokens
 from support.processes import MasterProcess, NodeProcess
 from support.scripted_server import ScriptedServer
@@ -86,6 +87,24 @@ def test_master_unreachable() -> None:
     assert said.code == FAILED
     assert levels(said)["master"] == "broken"
     assert doctor("--host-only", "--master", "127.0.0.1:1").code == OK
+
+
+@pytest.mark.etcd
+def test_masters_that_etcd_knows(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path) as etcd:
+        master = f"etcd://{etcd.endpoint}"
+        said = doctor("--master", master)
+        assert (said.code, levels(said)["master"]) == (FAILED, "broken")
+        assert "knows of no master" in said.out
+        with MasterProcess(["--store", master]) as one, NodeProcess(one.address):
+            wait_until(lambda: "live" in moonpool("ls", "nodes", "--master", master).out)
+            said = doctor("--master", master, "--no-bandwidth")
+            assert said.code == OK, said.out
+            assert f"the master at {one.address} answers" in said.out
+        etcd.kill()
+        said = doctor("--master", master)
+        assert (said.code, levels(said)["master"]) == (FAILED, "broken")
+        assert "can't be asked for" in said.out
 
 
 def test_port_taken(servers: tuple[MasterProcess, NodeProcess]) -> None:
