@@ -8,9 +8,7 @@ process.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -110,7 +108,7 @@ def _fill(store: str, blocks: int, length: int) -> bytes:
         node = PaperNode(master.address, lookup_spec(1))
         _inventory(node, blocks, length)
         _until(client, lambda facts: int(facts["log_records_behind"]) > 0, "its entry log")
-        os.kill(master.pid, signal.SIGKILL)
+        master.kill()
         node.close()
         client.close()
     return node.segment

@@ -16,8 +16,8 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[GROUP]...",
-            help="Any of lookup, exist, put, get, small, latency, churn, mixed, memory, recovery, vllm; none: all"
-            " but vllm.",
+            help="Any of lookup, exist, put, get, small, latency, churn, mixed, recovery, memory, takeover, vllm;"
+            " none: all but vllm.",
         ),
     ] = None,
     quick: Annotated[

@@ -12,17 +12,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 import bench_table
 import pytest
 
 from moonpool.benchmarks import lookup_group, transfers
 from moonpool.benchmarks.arena import Arena, Shape
+from moonpool.benchmarks.groups import GROUPS
 from moonpool.benchmarks.progress import Progress
 from moonpool.benchmarks.scale import FULL, ORDINARY, Scale
 from moonpool.benchmarks.subjects.base import Pieces, Subject
 from moonpool.benchmarks.worker import Commands
+from moonpool.store_client.cli.bench import bench
 
 pytestmark = pytest.mark.mooncake
 
@@ -197,3 +199,8 @@ def test_the_page_shows_every_case_and_loads_nothing(document: dict[str, Any], h
 def test_the_table_of_the_docs_is_made_of_it(document: dict[str, Any]) -> None:
     table = list(bench_table.lines(document))
     assert sum(line.startswith("| `") for line in table) == len({case["case"] for case in document["cases"]})
+
+
+def test_help_names_every_group() -> None:
+    (argument,) = get_type_hints(bench, include_extras=True)["groups"].__metadata__
+    assert argument.help.removeprefix("Any of ").partition(";")[0].split(", ") == list(GROUPS)
