@@ -14,6 +14,7 @@ from moonpool.master.rest.parts import MasterParts
 from moonpool.schemas.access import Authenticator
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.errors import RpcFailed
+from moonpool.store_client.rpc.address import resolve
 from moonpool.store_client.rpc.https import page_tls
 from moonpool.store_client.rpc.tls import ServerTls
 
@@ -118,9 +119,7 @@ class RestServer:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        family, _, _, _, target = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, _, _, _, target = resolve(host, port, socket.AI_PASSIVE)[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -30,6 +30,7 @@ from moonpool.store_client.cli.failures import FAILED, OK
 from moonpool.store_client.cli.output import print_json, print_table, say
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.rpc.access import check_guarded
+from moonpool.store_client.rpc.address import resolve
 
 START_TIMEOUT_S = 120.0
 """Touching all memory of a large node takes a while."""
@@ -242,9 +243,7 @@ def port_to_serve(host: str, port: int, flag: str = "port") -> int:
     says it listens on is what counts.
     """
     try:
-        family, _, _, _, target = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, _, _, _, target = resolve(host, port, socket.AI_PASSIVE)[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(target)

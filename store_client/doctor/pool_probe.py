@@ -12,6 +12,7 @@ from typing import Any
 
 from moonpool.schemas.errors import Forbidden, MoonpoolError, Unauthorized, VersionMismatch
 from moonpool.schemas.messages import GetStatus, Hello, Message, Welcome, decode_from_master, decode_from_node
+from moonpool.store_client.rpc.address import resolve
 from moonpool.store_client.rpc.connection import RpcConnection
 from moonpool.store_client.rpc.credentials import Credentials
 
@@ -96,9 +97,7 @@ def ask_all(servers: Sequence[tuple[str, str]], caller: Caller) -> list[ServerFa
 def look_at_port(what: str, host: str, port: int, caller: Caller) -> PortFacts:
     """Whether a server could listen there, and who does now."""
     try:
-        family, _, _, _, target = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, _, _, _, target = resolve(host, port, socket.AI_PASSIVE)[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(target)

@@ -16,7 +16,7 @@ from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.lane import Lane
 from moonpool.store_client.node.lane_writes import LaneHooks
 from moonpool.store_client.rpc.access import Access
-from moonpool.store_client.rpc.address import set_tcp_options
+from moonpool.store_client.rpc.address import resolve, set_tcp_options
 from moonpool.store_client.rpc.tls import ServerTls
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class LaneServer:
     def start(self, host: str, port: int) -> int:
         """Listens and returns the port. Raises RpcFailed."""
         try:
-            info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            info = resolve(host, port, socket.AI_PASSIVE)[0]
             listener = socket.socket(info[0], socket.SOCK_STREAM)
             try:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

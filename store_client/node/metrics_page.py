@@ -15,6 +15,7 @@ from typing import Any
 from moonpool.schemas.access import Authenticator
 from moonpool.schemas.errors import RpcFailed
 from moonpool.schemas.metrics import Samples
+from moonpool.store_client.rpc.address import resolve
 from moonpool.store_client.rpc.https import refusal_of_plain_http
 from moonpool.store_client.rpc.tls import HANDSHAKE_BYTE, ServerTls, cut
 
@@ -152,7 +153,7 @@ class MetricsPage:
         """`look` is called in threads of this page. Raises RpcFailed where the port can't be had."""
         handler = type("Handler", (_Handler,), {"look": staticmethod(look), "tokens": tokens})
         try:
-            _Server.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            _Server.address_family = resolve(host, port)[0][0]
             self._server = _Server((host, port), handler)
         except OSError as error:
             raise RpcFailed(peer=f"{host}:{port}", reason=f"cannot listen: {error}") from error

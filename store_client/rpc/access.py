@@ -14,6 +14,7 @@ from moonpool.schemas.access import Identity, Role, token_digest
 from moonpool.schemas.config import MasterSettings, NodeSettings
 from moonpool.schemas.errors import ConfigError, Forbidden, Unauthorized
 from moonpool.schemas.messages import Hello, Message
+from moonpool.store_client.rpc.address import resolve
 from moonpool.store_client.rpc.tls import ServerTls
 from moonpool.store_client.rpc.tokens import TokenFile
 
@@ -172,7 +173,7 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         pass
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM) if host else []
+        found = resolve(host, None) if host else []
     except OSError:
         return False
     return bool(found) and all(

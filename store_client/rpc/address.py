@@ -33,6 +33,11 @@ class Address:
         host = host.removeprefix("[").removesuffix("]")
         if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
             raise InvalidParams(field="address", value=text, allowed="host:port, [v6]:port or unix:/path")
+        try:
+            host.encode("idna")
+        except UnicodeError:
+            allowed = "host names of parts of 1 to 63 characters, with dots between"
+            raise InvalidParams(field="address", value=ascii(text)[1:-1], allowed=allowed) from None
         return Address(host=host, port=int(port))
 
 
@@ -49,7 +54,7 @@ def dial(address: Address, deadline_s: float) -> socket.socket:
     if address.path:
         return _connect(socket.AF_UNIX, address.path, deadline_s)
     failure = OSError(f"no address of {address.host}")
-    for family, _, _, _, target in _resolve(address.host, address.port, deadline_s):
+    for family, _, _, _, target in _resolve_in_time(address.host, address.port, deadline_s):
         try:
             sock = _connect(family, target, deadline_s)
         except TimeoutError:
@@ -80,24 +85,28 @@ def _stop_pacing(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
-def _resolve(host: str, port: int, deadline_s: float) -> list[tuple[Any, ...]]:
+def resolve(host: str, port: int | None, flags: int = 0) -> list[tuple[Any, ...]]:
+    """socket.getaddrinfo of streams. Raises OSError, also for what can't be a name: getaddrinfo has a ValueError for that."""
+    try:
+        return list(socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags))
+    except UnicodeError as error:
+        raise socket.gaierror(socket.EAI_NONAME, f"{host!a} is no host name") from error
+
+
+def _resolve_in_time(host: str, port: int, deadline_s: float) -> list[tuple[Any, ...]]:
     with contextlib.suppress(socket.gaierror):
-        return _lookup(host, port, socket.AI_NUMERICHOST)
+        return resolve(host, port, socket.AI_NUMERICHOST)
     # The system's resolver knows no deadline, so it runs in a thread, which is left behind where it is too slow.
     found: Future[list[tuple[Any, ...]]] = Future()
 
     def run() -> None:
         try:
-            found.set_result(_lookup(host, port, 0))
+            found.set_result(resolve(host, port))
         except OSError as error:
             found.set_exception(error)
 
     threading.Thread(target=run, name=f"resolve {host}", daemon=True).start()
     return found.result(max(0.0, deadline_s - time.monotonic()))
-
-
-def _lookup(host: str, port: int, flags: int) -> list[tuple[Any, ...]]:
-    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
 
 
 def _connect(family: int, target: Any, deadline_s: float) -> socket.socket:

@@ -78,7 +78,7 @@ class RpcServer:
             except BaseException:
                 sock.close()
                 raise
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host that is no name
             raise RpcFailed(peer=f"{host}:{port}", reason=f"cannot listen: {error}") from error
         actual: int = sock.getsockname()[1]
         return actual

@@ -9,7 +9,7 @@ from client.pool import MakeClient, Pool
 from client.test_shm import SPEC
 from msgspec.structs import replace
 
-from moonpool.schemas.messages import Located, Matched, Message, Probed, PutStarted, Status
+from moonpool.schemas.messages import ClusterMap, Located, Matched, Message, Probed, PutStarted, Status
 from moonpool.schemas.packed import pack_u64
 from moonpool.store_client import StoreClient
 
@@ -60,3 +60,16 @@ def test_a_prefix_longer_than_the_chain_or_shorter_than_nothing(
     hashes = [bytes([7, i]) * 16 for i in range(100)]
     lie(client, monkeypatch, kind, ready=[ready])
     assert 0 <= client.match(keyspace, hashes) <= len(hashes)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_node_at_what_can_be_no_host(
+    shared_pool: Pool, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    client = make_client(shared_pool, transport=transport)
+    (entry,) = client.cluster_map().nodes
+    info = replace(entry.info, rpc_address="a..b:1", data_address="a..b:2", host="elsewhere")
+    lie(client, monkeypatch, ClusterMap, nodes=[replace(entry, info=info)])
+    assert client.put("at no host", b"value") == Status.FAILED
+    assert make_client(shared_pool).put("at some host", b"value") in (Status.OK, Status.EXISTS)
+    assert client.get("at some host") is None

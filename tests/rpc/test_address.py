@@ -1,4 +1,4 @@
-"""Sockets as `dial` and servers set them up."""
+"""Addresses of servers, and sockets as `dial` and servers set them up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,26 @@ import socket
 
 import pytest
 
-from moonpool.store_client.rpc.address import set_tcp_options
+from moonpool.schemas.errors import InvalidParams
+from moonpool.store_client.rpc.access import is_loopback
+from moonpool.store_client.rpc.address import Address, resolve, set_tcp_options
+
+NO_NAMES = ["a..b", ".", "x" * 64, "\ud800"]
+"""For which getaddrinfo has a ValueError in the place of an answer."""
+
+
+@pytest.mark.parametrize("host", NO_NAMES)
+def test_what_can_be_no_host_is_told_as_such(host: str) -> None:
+    with pytest.raises(InvalidParams, match="host names of parts"):
+        Address.parse(f"{host}:50051")
+    with pytest.raises(OSError, match="is no host name"):
+        resolve(host, 0)
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["localhost", "a.b", "x" * 63, "b\u00fccher.example", "127.0.0.1", "[::1]"])
+def test_hosts_that_may_be(host: str) -> None:
+    assert Address.parse(f"{host}:1").host == host.strip("[]")
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
