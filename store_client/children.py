@@ -9,6 +9,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO
 
+START_TIMEOUT_S = 120.0
+LAY_OUT_BYTES_A_S_MIN = 128 << 20
+"""How fast a node has its memory at least: 2 GB/s and more are usual, 230 MB/s were seen in a virtual machine whose free
+memory was in pieces."""
+
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork: the child may only make the call
 
@@ -41,6 +46,11 @@ def start_child(
         process_group=0,
         preexec_fn=die_with_parent,  # noqa: PLW1509 (one system call, on a library loaded before)
     )
+
+
+def start_timeout_s(size_bytes: int) -> float:
+    """How long a node with so much memory may take until it serves."""
+    return START_TIMEOUT_S + size_bytes / LAY_OUT_BYTES_A_S_MIN
 
 
 def stop_child(process: subprocess.Popen[bytes], grace_s: float = 5.0) -> int:

@@ -25,15 +25,13 @@ from moonpool.schemas.errors import ConfigError, DeadlineExceeded, MoonpoolError
 from moonpool.schemas.messages import ClusterMap, NodeEntry, NodeState
 from moonpool.schemas.units import format_size
 from moonpool.store_client import StoreClient
-from moonpool.store_client.children import start_child, stop_child
+from moonpool.store_client.children import START_TIMEOUT_S, start_child, start_timeout_s, stop_child
 from moonpool.store_client.cli.failures import FAILED, OK
 from moonpool.store_client.cli.output import print_json, print_table, say
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.rpc.access import check_guarded
 from moonpool.store_client.rpc.address import resolve
 
-START_TIMEOUT_S = 120.0
-"""Touching all memory of a large node takes a while."""
 POLL_S = 0.05
 HTTP_PORT = 50080
 """Of the REST interface, if it is free."""
@@ -142,7 +140,8 @@ def hidden(settings: Settings) -> list[str]:
 
 def wait_serving(node: NodeSettings, children: Children, stopping: threading.Event) -> NodeEntry | None:
     """The node as the master sees it, once it may be written to. None: a child ended, or a signal came."""
-    limit_s = time.monotonic() + START_TIMEOUT_S
+    timeout_s = start_timeout_s(node.size)
+    limit_s = time.monotonic() + timeout_s
     said = time.monotonic()
     shown = {name: getattr(node, name) for name in CREDENTIALS}
     with StoreClient(ClientSettings(master=node.master, breaker_retry_s=POLL_S, **shown)) as client:
@@ -156,7 +155,7 @@ def wait_serving(node: NodeSettings, children: Children, stopping: threading.Eve
                 say(f"waiting for the node to offer {format_size(node.size)}")
                 said = time.monotonic() + 4.0
             stopping.wait(POLL_S)
-    raise DeadlineExceeded(peer="the node", what="its start", timeout_s=START_TIMEOUT_S)
+    raise DeadlineExceeded(peer="the node", what="its start", timeout_s=timeout_s)
 
 
 def client_map(client: StoreClient) -> ClusterMap | None:

@@ -12,13 +12,11 @@ from pathlib import Path
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.errors import Unreachable
 from moonpool.schemas.messages import NodeInfo, NodeState
+from moonpool.store_client.children import start_timeout_s
 from moonpool.store_client.client import StoreClient
 from moonpool.store_client.own_segment import OwnSegment
 
 log = logging.getLogger(__name__)
-
-START_TIMEOUT_S = 120.0
-"""All of a segment's memory is touched before it serves: large ones take a while."""
 
 POLL_S = 0.02
 _numbers = itertools.count(1)
@@ -34,7 +32,7 @@ class Segments:
 
     def mount(self, client: StoreClient, size_bytes: int, folder: Path | None = None) -> str:
         """Contributes so much, in a file of `folder` (default: the node's). Returns the segment's id once it serves;
-        empty where it doesn't within START_TIMEOUT_S, or ends."""
+        empty where it doesn't within `start_timeout_s`, or ends."""
         name = f"mooncake-{os.getpid()}-{next(_numbers)}"
         flags = {
             "--master": self._settings.master,
@@ -46,7 +44,7 @@ class Segments:
         if folder is not None:
             flags["--segment-dir"] = str(folder)
         child = OwnSegment([word for flag in flags.items() for word in flag], self._settings)
-        info = _wait_serving(client, name, child)
+        info = _wait_serving(client, name, child, start_timeout_s(size_bytes))
         if info is None:
             child.close()
             return ""
@@ -76,8 +74,8 @@ class Segments:
             child.close()
 
 
-def _wait_serving(client: StoreClient, name: str, child: OwnSegment) -> NodeInfo | None:
-    limit_s = time.monotonic() + START_TIMEOUT_S
+def _wait_serving(client: StoreClient, name: str, child: OwnSegment, timeout_s: float) -> NodeInfo | None:
+    limit_s = time.monotonic() + timeout_s
     while time.monotonic() < limit_s and child.running:
         try:
             nodes = client.cluster_map().nodes

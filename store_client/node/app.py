@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 import uvloop
@@ -31,6 +32,9 @@ def run_node(settings: NodeSettings, ready_file: str = "", *, forget: bool = Fal
     """Serves until SIGTERM or SIGINT. Once all doors are open a line is printed, and `ready_file` (if any) gets the
     NodeInfo as JSON. The segment file stays, to be adopted by the next start, or is unlinked (`forget`). Raises ConfigError, InvalidParams (sizes) and RpcFailed (ports) before that."""
     layout = Layout.of(settings.size, settings.page_size)
+    # Until the loop has handlers of its own: to lay out memory takes a while, and what is begun is to be tidied up.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
     with name_lock(user_run_dir(settings.run_dir), settings.name):
         segment = open_segment(
             settings.segment_dir,
@@ -52,6 +56,10 @@ def run_node(settings: NodeSettings, ready_file: str = "", *, forget: bool = Fal
             if forget:
                 segment.unlink()
             segment.close()
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 async def _serve(settings: NodeSettings, segment: Segment, ready_file: str) -> None:

@@ -148,10 +148,13 @@ def _create(folder: Path, name: str, layout: Layout, huge_pages: Progress | None
         packed, buffer = head.pack(), mapping.buffer
         buffer[len(HEAD_MAGIC) : len(packed)] = packed[len(HEAD_MAGIC) :]
         buffer[: len(HEAD_MAGIC)] = HEAD_MAGIC  # last: a file that was never finished has none
-    except OSError as error:
+    except BaseException as error:  # whoever ends the process meanwhile, too, must not leave all that memory
         os.close(fd)
         path.unlink(missing_ok=True)
-        raise ConfigError(source="settings", field="size", problem=f"{path}: {error.strerror}") from error
+        if isinstance(error, OSError):
+            problem = f"{path}: {error.strerror}"
+            raise ConfigError(source="settings", field="size", problem=problem) from error
+        raise
     return Segment(path, fd, mapping, head, adopted=False)
 
 

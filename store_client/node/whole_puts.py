@@ -155,6 +155,7 @@ def _write(
         0,
     )
     number, lengths = slot.to_bytes(4, "little"), length.to_bytes(8, "little")
-    name_slots(slots, number, header, generation, slot_bytes, lengths, block_hash, keys=[key])
+    named = name_slots(slots, number, header, generation, slot_bytes, lengths, block_hash, keys=[key])
+    assert named == length
     slots.committed += 1
     return generation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from support.freezing import freeze
 from support.lane_peer import LanePeer
 from support.local_writer import BLOCK_BYTES, DIGEST, SPEC, LocalWriter, hashes_of
 from support.processes import NodeProcess
-from support.waiting import soon
+from support.waiting import soon, wait_until
 
 from moonpool.schemas.errors import DeadlineExceeded, Forbidden, NotFound
 from moonpool.schemas.framing import PROTOCOL_VERSION
@@ -269,6 +270,20 @@ def test_a_forgetful_node_takes_its_segment_along() -> None:
         node.start()
         node.stop()
         assert not path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_is_stopped_while_it_lays_out_memory_leaves_nothing(
+    shm: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    flags = ["--size=1GB", f"--segment-dir={shm}", f"--run-dir={tmp_path}", "--master", NOWHERE, "--forget"]
+    command = [sys.executable, "-m", "moonpool.store_client.node", *flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: any(shm.iterdir()))
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0 and "Traceback" not in said
+    assert not list(shm.iterdir())
 
 
 def test_a_visible_commit_without_a_master_is_told_in_time(node: NodeProcess) -> None:

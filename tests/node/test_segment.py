@@ -219,6 +219,16 @@ def test_a_new_segment_lies_in_huge_pages_and_says_how_far_it_is(shm: Path) -> N
     made.close()
 
 
+def test_whoever_is_stopped_on_the_way_leaves_nothing(shm: Path) -> None:
+    def stop(*_: int) -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        open_segment(str(shm), "n", LAYOUT, huge_pages=stop)
+    assert not list(shm.glob("*.segment"))
+    open_segment(str(shm), "n", LAYOUT).close()
+
+
 def test_a_segment_whose_memory_runs_out_on_the_way_is_refused(
     shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
