@@ -11,7 +11,7 @@ from typing import Any
 
 from moonpool.schemas.config import ClientSettings
 from moonpool.schemas.config_load import load
-from moonpool.schemas.errors import MoonpoolError
+from moonpool.schemas.errors import MoonpoolError, Unreachable
 from moonpool.schemas.mooncake_config import parse_master_address
 from moonpool.store_client.mooncake.calls import Calls, integers, texts
 from moonpool.store_client.mooncake.codes import INTERNAL_ERROR, INVALID_PARAMS, OK
@@ -179,11 +179,17 @@ class LifecycleCalls(Calls):
 
 
 def _answers(pool: Pool) -> bool:
-    """Whether the master does, within SETUP_TIMEOUT_S."""
+    """Whether the master does, within SETUP_TIMEOUT_S. One that refuses us won't do otherwise a moment later."""
     limit_s = time.monotonic() + SETUP_TIMEOUT_S
-    while not pool.healthy():
-        if time.monotonic() > limit_s:
-            log.error("setup: no master answers at %s", pool.settings.master)
+    while True:
+        try:
+            pool.client.status()
+            return True
+        except Unreachable as error:
+            if time.monotonic() > limit_s:
+                log.error("setup: no master answers at %s: %s", pool.settings.master, error)
+                return False
+        except MoonpoolError as error:
+            log.error("setup: the master at %s: %s", pool.settings.master, error)
             return False
         time.sleep(POLL_S)
-    return True

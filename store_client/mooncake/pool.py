@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.schemas.config import ClientSettings
-from moonpool.schemas.errors import MoonpoolError, Unreachable
+from moonpool.schemas.errors import MoonpoolError, Unreachable, UsedAfterFork
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import NodeInfo
 from moonpool.store_client.client import StoreClient
@@ -104,7 +104,9 @@ class Pool:
                     if generation:
                         endpoint = self._endpoint(places.segments[which])
                         found[keys[i]] = [in_memory(length, slot, endpoint)]
-        except Unreachable as error:
+        except UsedAfterFork:
+            raise
+        except MoonpoolError as error:
             log.warning("replicas of %d keys are not known: %s", len(keys), error)
         return found
 
@@ -231,12 +233,8 @@ class Pool:
         return each(1, clear if force else lambda: [self.remove_where(lambda _: True, force=False)], int)[0]
 
     def healthy(self) -> bool:
-        """Whether the master answers now."""
-        try:
-            self.client.status()
-        except Unreachable:
-            return False
-        return True
+        """Whether the master answers now, and serves this client."""
+        return each(1, lambda: [bool(self.client.status())], lambda code: False)[0]
 
     # ------------------------------------------------------------ inside
 

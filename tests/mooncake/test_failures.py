@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 from support.freezing import freeze, thaw
+from support.guarded import TOKENS, write_tokens
 from support.mooncake_pools import Memory, Pool
+from support.processes import MasterProcess
 from support.waiting import at_most, wait_until
 
 import moonpool.store_client.mooncake as moonpool_module
@@ -206,6 +208,8 @@ def test_use_after_a_fork_is_a_clear_error() -> None:
                 lambda: store.get("key"),
                 lambda: store.is_exist("key"),
                 lambda: store.put("k", b"v"),
+                lambda: store.health_check(),
+                lambda: store.get_replica_desc("key"),
             ):
                 try:
                     call()
@@ -217,9 +221,26 @@ def test_use_after_a_fork_is_a_clear_error() -> None:
         with os.fdopen(reader) as pipe:
             said = pipe.read().splitlines()
         assert os.waitpid(child, 0)[1] == 0
-        assert len(said) == 3
+        assert len(said) == 5
         assert all("make a new one after a fork" in sentence for sentence in said)
         assert store.is_exist("key") == 0  # the parent's goes on
+
+
+def test_a_master_that_refuses_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only ours: Mooncake's master lets everybody in."""
+    tokens = write_tokens(tmp_path / "tokens.json")
+    with MasterProcess([f"--tokens-file={tokens}"]) as master:
+        for token, tenant, opened in (("nobody's", "default", -1), (TOKENS["red"], "blue", 0)):
+            monkeypatch.setenv("MOONPOOL_TOKEN", token)
+            store = moonpool_module.MooncakeDistributedStore()
+            code, took_s = timed(
+                store.setup, "h", "P2PHANDSHAKE", 0, 0, "tcp", "", master.address, None, False, "", tenant
+            )
+            assert (code, took_s < at_most(2)) == (opened, True)
+            assert store.is_exist("key") < 0
+            assert store.get("key") == b""
+            assert store.get_replica_desc("key") == []
+            store.close()
 
 
 def test_setup_without_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
