@@ -36,6 +36,11 @@ class Side:
     def __init__(self, name: str, pid: int, clients: Sequence[Worker]) -> None:
         self.name, self.pid, self.clients = name, pid, clients
 
+    @property
+    def died(self) -> bool:
+        """Whether a client has: see Worker."""
+        return any(client.died for client in self.clients)
+
     def lookup(self, clients: int, calls: int) -> tuple[list[float], bool, float]:
         """(microseconds of each call, whether all answers were right, the master's own of one call)."""
         before_s = cpu_s(self.pid)
@@ -115,7 +120,7 @@ def _case(scale: Scale, sides: list[Side], name: str, clients: int) -> list[Resu
         for side in order:
             calls = 2 if scale.quick else CALLS[side.name] // (1 if clients == 1 else 2) or 1
             samples, verified, spent_us = side.lookup(clients, calls)
-            if number >= 0:
+            if number >= 0 and not side.died:
                 times.add(side.name, samples, verified)
                 costs.add(side.name, [spent_us], verified)
     return [*times.results(), *costs.results()]

@@ -49,6 +49,8 @@ def _case(scale: Scale, pairs: list[tuple[Worker, Worker]], load: str) -> list[R
         for quiet in order:
             size = GREEDY_BYTES[scale.quick]
             greedy = partner[quiet]
+            if greedy.died:
+                continue
             prefix = f"{load}-{number}-"
             greedy.send(
                 "churn" if load == "evicting" else "put_and_remove",
@@ -61,7 +63,7 @@ def _case(scale: Scale, pairs: list[tuple[Worker, Worker]], load: str) -> list[R
                 "puts_and_gets", prefix=prefix, size=OBJECT_BYTES, calls=CALLS_MAX, seconds=scale.churn_s
             )
             work = greedy.receive()
-            if number >= 0:
+            if number >= 0 and not greedy.died:
                 rates.add(quiet.name, [work["stored"] / work["seconds"]], work["verified"])
                 for samples in (puts, gets):
                     seconds = answer["puts" if samples is puts else "gets"]

@@ -29,6 +29,8 @@ def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result
         for number in range(scale.recoveries):
             progress.step(f"{name}, {number + 1} of {scale.recoveries}")
             answer = _recover(scale, name)
+            if answer is None:
+                continue
             share = 100 * (1 - answer["found"] / scale.recovery_objects)
             puts.add(name, [answer["puts_s"]], verified=True)
             lost.add(name, [share], verified=True)
@@ -37,11 +39,13 @@ def run(scale: Scale, progress: Progress, wanted: frozenset[str]) -> list[Result
     return [*puts.results(), *found.results(), *lost.results()]
 
 
-def _recover(scale: Scale, name: str) -> dict[str, float]:
+def _recover(scale: Scale, name: str) -> dict[str, float] | None:
+    """None: its client has died."""
     with cast(scale.churn_pool_bytes, min(scale.arena_bytes, 64 << 20)) as members, ExitStack() as stack:
         server, worker = members.with_master(name)
         worker.ask("fill", prefix="old-", count=scale.recovery_objects, size=OBJECT_BYTES, batch=FILL_BATCH)
         port = server.address.rpartition(":")[2]
         server.kill()
         stack.enter_context(MasterServer(port) if name == "moonpool" else MooncakeMaster(int(port)))
-        return worker.ask("recover", prefix="old-", count=scale.recovery_objects, seconds=scale.recovery_s)
+        answer = worker.ask("recover", prefix="old-", count=scale.recovery_objects, seconds=scale.recovery_s)
+        return None if worker.died else answer

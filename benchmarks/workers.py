@@ -46,6 +46,7 @@ class Worker:
         """Without an arena: a client of the lookups."""
         self.name = name
         self.died = False
+        self._doing = ""
         module = "lookup_worker" if arena is None else "worker"
         places = [] if arena is None else [str(arena.path), str(arena.half_bytes)]
         arguments = [f"moonpool.benchmarks.{module}", kind, json.dumps(dict(options)), *places]
@@ -82,6 +83,7 @@ class Worker:
     def send(self, do: str, **arguments: object) -> None:
         """Begins a command; `receive` waits for its answer."""
         assert self._process.stdin is not None
+        self._doing = do
         for name, value in arguments.items():
             if isinstance(value, Shape):
                 arguments[name] = asdict(value)
@@ -92,22 +94,23 @@ class Worker:
             pass  # `receive` tells what it said
 
     def receive(self) -> dict[str, Any]:
-        """The answer to the last command. Raises RpcFailed where the process has died."""
-        return self._answer()
-
-    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
-        """A command and its answer. Another store's process that dies is a result, not an end: see DIED."""
+        """The answer to the last command. Another store's process that dies is a result, not an end: see DIED. Raises RpcFailed
+        where it is ours."""
         if self.died:
             return DIED
-        self.send(do, **arguments)
         try:
-            return self._answer(_TIMEOUTS_S.get(do, CALL_TIMEOUT_S))
+            return self._answer(_TIMEOUTS_S.get(self._doing, CALL_TIMEOUT_S))
         except RpcFailed as error:
             if self.name.startswith("moonpool"):
                 raise
             self.died = True
-            print(f"{self.name} has died in {do} {arguments}: {error}", file=sys.stderr, flush=True)
+            print(f"{self.name} has died in {self._doing}: {error}", file=sys.stderr, flush=True)
             return DIED
+
+    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        """A command and its answer, as `receive` has it."""
+        self.send(do, **arguments)
+        return self.receive()
 
     def _answer(self, timeout_s: float = FILL_TIMEOUT_S) -> dict[str, Any]:
         assert self._process.stdout is not None
