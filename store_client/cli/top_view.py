@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from moonpool.schemas.keyspace import KeyspaceSpec
-from moonpool.schemas.messages import ClusterMap, KeyspaceFacts
+from moonpool.schemas.messages import ClusterMap, KeyspaceFacts, NodeEntry
 from moonpool.schemas.units import format_size
 from moonpool.store_client.cli.keys import DIGITS
 from moonpool.store_client.cli.status import state_text
+from moonpool.store_client.node.metrics import MOVED_BYTES
 
 Facts = Mapping[str, int | float | str]
 
-READ_FACTS = ("tcp_bytes_read", "engine_bytes_read")
-WRITTEN_FACTS = ("tcp_bytes_written", "local_bytes", "engine_bytes_written")
-"""Counters of a node. Reads over shared memory pass no node: nobody but the reader knows of them."""
+READ_FACTS, WRITTEN_FACTS = (
+    tuple(name for (_, direction), name in MOVED_BYTES.items() if direction == wanted)
+    for wanted in ("read", "write")
+)
+"""Counters of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def document(now: Sample, before: Sample) -> dict[str, Any]:
                 "name": entry.info.node,
                 "state": state_text(entry),
                 "capacity_bytes": entry.info.capacity_bytes,
-                "used_bytes": entry.info.capacity_bytes - entry.free_bytes,
+                "used_bytes": _used_bytes(entry),
                 "objects": number(now.nodes.get(entry.info.segment, {}), "objects"),
                 "read_bytes_s": traffic_bytes_s(entry.info.segment, READ_FACTS, now, before),
                 "written_bytes_s": traffic_bytes_s(entry.info.segment, WRITTEN_FACTS, now, before),
@@ -93,6 +96,11 @@ def document(now: Sample, before: Sample) -> dict[str, Any]:
         ],
         "keyspaces": [_keyspace(spec, facts, before, seconds) for spec, facts in now.keyspaces],
     }
+
+
+def _used_bytes(entry: NodeEntry) -> int | None:
+    """None: a tenant isn't told."""
+    return entry.info.capacity_bytes - entry.free_bytes if entry.free_bytes >= 0 else None
 
 
 def _keyspace(spec: KeyspaceSpec, facts: KeyspaceFacts, before: Sample, seconds: float) -> dict[str, Any]:
@@ -133,12 +141,12 @@ KEYSPACE_COLUMNS = ("keyspace", "name", "blocks", "size", "requests/s", "hits in
 
 def node_rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Fullest first."""
-    nodes = sorted(found["nodes"], key=lambda node: -node["used_bytes"])
+    nodes = sorted(found["nodes"], key=lambda node: -(node["used_bytes"] or 0))
     return [
         (
             node["name"],
             node["state"] if node["reachable"] else f"{node['state']}, not reached",
-            ratio_text(node["used_bytes"], node["capacity_bytes"]),
+            "-" if node["used_bytes"] is None else ratio_text(node["used_bytes"], node["capacity_bytes"]),
             format_size(node["capacity_bytes"]),
             f"{node['objects']:,}",
             format_size(node["read_bytes_s"]),

@@ -29,14 +29,16 @@ _NUMBERS = {
 }
 """Metrics that are one number of the node's each; 0 where a part that counts it isn't there."""
 
+MOVED_BYTES = {
+    ("shm", "write"): "local_bytes",
+    ("tcp", "write"): "tcp_bytes_written",
+    ("tcp", "read"): "tcp_bytes_read",
+    ("mooncake", "write"): "pull_bytes",
+}
+"""Numbers of payload by transport and direction. Other reads pass no node: nobody but the reader knows of them."""
+
 _LABELLED: dict[str, dict[tuple[str, ...], str]] = {
     "moonpool_node_objects": {("committed",): "objects", ("writing",): "objects_writing"},
-    "moonpool_node_transfer_bytes_total": {
-        ("shm", "write"): "local_bytes",
-        ("tcp", "write"): "tcp_bytes_written",
-        ("tcp", "read"): "tcp_bytes_read",
-        ("mooncake", "write"): "pull_bytes",
-    },
     "moonpool_node_dropped_blocks_total": {("no_space",): "no_space", ("gone",): "blocks_gone"},
     "moonpool_node_queue_length": {
         ("report_rows",): "report_rows_queued",
@@ -56,6 +58,8 @@ def node_samples(numbers: Mapping[str, int | float], doors: Mapping[str, CallTim
     for name, by_labels in _LABELLED.items():
         for labels, number in by_labels.items():
             samples.add(name, numbers.get(number, 0), *labels)
+    for way, number in MOVED_BYTES.items():
+        samples.add("moonpool_node_transfer_bytes_total", numbers.get(number, 0), *way)
     free = numbers["pages_free"]
     samples.add("moonpool_node_pages", free, "free")
     samples.add("moonpool_node_pages", numbers["pages"] - free, "used")

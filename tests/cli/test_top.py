@@ -44,7 +44,7 @@ def sample(at_s: float, hit: int, read: int, nodes: int = 2, requests: int = 0) 
         "free_bytes": 500,
         "rows": 7,
     }
-    facts = {b"n0": {"tcp_bytes_read": read, "local_bytes": 10 * read, "objects": 3}}
+    facts = {b"n0": {"tcp_bytes_read": read, "local_bytes": 9 * read, "pull_bytes": read, "objects": 3}}
     keyspaces = ((objects_keyspace(), KeyspaceFacts(7, 7, 700, 0, requests, 10, 5)),)
     return Sample(at_s, ClusterMap(1, 1, ["m"], entries), master, facts, keyspaces)
 
@@ -59,6 +59,14 @@ def test_rates_are_between_two_looks() -> None:
     assert [row[0] for row in node_rows(found)] == ["n0", "n1"], "fullest first"
     assert "not reached" in node_rows(found)[1][1]
     assert dict(summary(found))["hits"] == "50.0% now, 12.5% in all; 100 blocks asked/s"
+
+
+def test_a_tenant_sees_no_shares_of_nodes() -> None:
+    entry = NodeEntry(info("n0"), NodeState.LIVE, -1)
+    look = Sample(1.0, ClusterMap(1, 1, ["m"], [entry]), {}, {}, ())
+    found = document(look, look)
+    assert found["nodes"][0]["used_bytes"] is None
+    assert node_rows(found)[0][2] == "-"
 
 
 def test_a_server_that_began_anew_gives_no_rate() -> None:
