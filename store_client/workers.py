@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 
 from moonpool.store_client.tracing import traceparent
@@ -25,10 +25,7 @@ class Workers:
         if len(tasks) == 1:
             tasks[0]()
             return
-        if traceparent.get():  # each in a context of its own: one can't be entered twice at once
-            others = [self._pool.submit(copy_context().run, task) for task in tasks[1:]]
-        else:
-            others = [self._pool.submit(task) for task in tasks[1:]]
+        others = [self._submit(task) for task in tasks[1:]]
         try:
             for task in tasks[:1]:
                 task()
@@ -38,6 +35,26 @@ class Workers:
             wait(begun)  # whatever happens: they write into the caller's memory
         for other in begun:
             other.result()
+
+    def together(self, task: Callable[[], None], others: int) -> None:
+        """Does a task in this thread, and once more in each of so many other ones that come to it before it is over here: what
+        there is to do they take from one place. Returns when none of them is at it any more."""
+        if not others:
+            task()
+            return
+        more = [self._submit(task) for _ in range(others)]
+        try:
+            task()
+        finally:
+            begun = [one for one in more if not one.cancel()]
+            wait(begun)
+        for one in begun:
+            one.result()
+
+    def _submit(self, task: Callable[[], None]) -> Future[None]:
+        if traceparent.get():  # each in a context of its own: one can't be entered twice at once
+            return self._pool.submit(copy_context().run, task)
+        return self._pool.submit(task)
 
     def close(self) -> None:
         """Waits for tasks under way, ends the threads."""

@@ -23,6 +23,7 @@ from moonpool.store_client.chain_points import python_probe_points
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.transports.base import ReadBatch
+from moonpool.store_client.transports.segment_reads import SegmentReads
 from moonpool.store_client.transports.shm import ShmTransport
 
 needs_c = pytest.mark.skipif(not native.HOT, reason="built without a compiler")
@@ -330,6 +331,8 @@ def shm_over(slab: Slab, *, hot: bool) -> ShmTransport:
     """What of the transport copies, with no node behind it."""
     transport = ShmTransport.__new__(ShmTransport)
     transport._segment, transport._copier, transport._native = slab, HostCopier(), hot  # type: ignore[assignment]
+    transport._reads = SegmentReads(transport._segment, HostCopier())
+    transport._reads._native = hot
     return transport
 
 
@@ -362,7 +365,7 @@ def test_pieces_of_another_sum_are_refused_also_where_it_wraps_around(
     hashes, generations = np.zeros(count, dtype="S32"), np.zeros(count, dtype=np.uint64)
     batch = ReadBatch(bytes(16), 0, hashes, slots, generations, lengths, pieces)
     with pytest.raises(ValueError, match="fit"):
-        transport._copy_out(batch)
+        transport._reads.read(batch)
     assert not slab.memory.any() and (outside == 7).all(), "something was copied"
 
 

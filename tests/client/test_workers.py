@@ -50,3 +50,50 @@ def test_a_task_that_has_begun_is_waited_for_beyond_the_deadline_and_may_raise()
         workers.run([lambda: begun.wait(60), land_late], deadline_s)
     assert done == ["landed"]
     workers.close()
+
+
+def test_together_two_threads_share_what_there_is_to_do() -> None:
+    workers = Workers(1, "test")
+    both = threading.Barrier(2)
+    left = iter(range(100))
+    seen: dict[int, set[int]] = {}
+
+    def work() -> None:
+        both.wait(60)
+        for number in left:
+            seen.setdefault(threading.get_ident(), set()).add(number)
+
+    workers.together(work, 1)
+    assert len(seen) <= 2 and sorted(number for mine in seen.values() for number in mine) == list(range(100))
+    workers.close()
+
+
+def test_together_nobody_is_waited_for_who_has_not_begun() -> None:
+    workers = Workers(1, "test")
+    free, done = threading.Event(), list[int]()
+    busy = threading.Thread(target=workers.together, args=(lambda: free.wait(120), 1))
+    busy.start()
+    wait_until(lambda: len(workers._pool._threads) == 1 and workers._pool._work_queue.empty())
+    workers.together(lambda: done.append(threading.get_ident()), 1)
+    assert done == [threading.get_ident()]
+    free.set()
+    busy.join()
+    workers.close()
+
+
+def test_together_what_another_one_raises_is_raised_once_all_are_done() -> None:
+    workers = Workers(1, "test")
+    main, begun, done = threading.get_ident(), threading.Event(), list[str]()
+
+    def work() -> None:
+        if threading.get_ident() == main:
+            assert begun.wait(60)
+            done.append("mine")
+        else:
+            begun.set()
+            raise RuntimeError("as it is")
+
+    with pytest.raises(RuntimeError, match="as it is"):
+        workers.together(work, 1)
+    assert done == ["mine"]
+    workers.close()
