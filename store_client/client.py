@@ -230,6 +230,7 @@ class StoreClient:
     def get_rows(self, rows: Rows, *, timeout_s: float | None = None) -> list[bytes | None]:
         """Their values; None where one isn't there or couldn't be read. With host memory only."""
         with self._gate:
+            self._check_host("get_rows", "get_rows_into")
             return self._rows.get(rows, self._deadline_s(timeout_s))
 
     def get_rows_into(self, rows: Rows, memory: Fragments, *, timeout_s: float | None = None) -> list[Got]:
@@ -267,10 +268,7 @@ class StoreClient:
     def batch_get(self, keys: Sequence[str], *, timeout_s: float | None = None) -> list[bytes | None]:
         """Values of objects; None where one isn't there or couldn't be read. With host memory only."""
         with self._gate:
-            if self._copier.device:
-                raise InvalidParams(
-                    field="batch_get", value="a device copier", allowed="batch_get_into_multi_buffers"
-                )
+            self._check_host("batch_get", "batch_get_into_multi_buffers")
             return self._rows.get(rows_of(self._objects, keys), self._deadline_s(timeout_s))
 
     def batch_put_from_multi_buffers(
@@ -375,6 +373,10 @@ class StoreClient:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_host(self, call: str, instead: str) -> None:
+        if self._copier.device:
+            raise InvalidParams(field=call, value="a device copier", allowed=instead)
 
     def _shards(self, keyspace: bytes, hashes: Sequence[bytes], deadline_s: float) -> bytes:
         """Rows of flat keyspaces say where they are; the run of a block of a chain isn't known here: all are asked."""

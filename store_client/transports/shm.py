@@ -1,4 +1,5 @@
-"""Same host: copies straight from and to the mapped segment. A read asks nobody; a write asks the node twice."""
+"""Same host: copies straight from and to the mapped segment. A read asks nobody; a write asks the node twice, or once where it has
+granted slots ahead."""
 
 from __future__ import annotations
 

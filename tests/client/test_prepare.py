@@ -7,10 +7,12 @@ from support.processes import MasterProcess, NodeProcess
 from support.waiting import wait_until
 
 from moonpool.schemas.config import ClientSettings
-from moonpool.schemas.errors import Unreachable
+from moonpool.schemas.errors import InvalidParams, Unreachable
+from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.packed import U64
 from moonpool.store_client import StoreClient
 from moonpool.store_client.copiers.host import HostCopier
+from moonpool.store_client.objects import rows_of
 
 
 class PinningCopier(HostCopier):
@@ -40,6 +42,10 @@ def test_a_devices_memory_is_pinned_once_and_given_back() -> None:
             wait_until(lambda: client.prepare() == 1)
             assert client.prepare() == 1
             assert sum(copier.pinned.values()) >= 8 << 20
+            with pytest.raises(InvalidParams, match="batch_get_into_multi_buffers"):
+                client.batch_get(["key"])
+            with pytest.raises(InvalidParams, match="get_rows_into"):
+                client.get_rows(rows_of(objects_keyspace().digest(), ["key"]))
         assert not copier.pinned
 
 
