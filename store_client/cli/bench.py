@@ -40,8 +40,11 @@ def bench(
     from moonpool.benchmarks.results import as_json as document
     from moonpool.benchmarks.scale import FULL, ORDINARY, QUICK
     from moonpool.benchmarks.table import COLUMNS, rows
+    from moonpool.store_client.cli.options import check_writable
     from moonpool.store_client.cli.output import print_json, print_table
 
+    check_writable("--html", html)
+    check_writable("--save", save)
     results = run_groups(groups or [], QUICK if quick else FULL if full else ORDINARY, Progress())
     found = document(results)
     if save:

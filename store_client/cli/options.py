@@ -103,6 +103,17 @@ def log_to_stderr(verbose: bool) -> None:
     )
 
 
+def check_writable(flag: str, path: Path | None) -> None:
+    """For a file that is written at the end of long work. Raises InvalidParams where that could not be."""
+    from moonpool.schemas.errors import InvalidParams
+
+    if path is None:
+        return
+    target = path if path.exists() else path.parent
+    if path.is_dir() or not (target.exists() and os.access(target, os.W_OK)):
+        raise InvalidParams(field=flag, value=str(path), allowed="a file that can be written")
+
+
 def numbers(flag: str, text: str) -> list[int]:
     """The value of a flag that takes numbers of 1 and more. Raises InvalidParams."""
     from moonpool.schemas.errors import InvalidParams

@@ -36,9 +36,11 @@ def replay(
     from moonpool.benchmarks.replay.replay import replay as run
     from moonpool.benchmarks.replay.trace import read_trace, write_trace
     from moonpool.schemas.errors import InvalidParams
-    from moonpool.store_client.cli.options import numbers
+    from moonpool.store_client.cli.options import check_writable, numbers
     from moonpool.store_client.cli.output import print_json, print_table, say
 
+    check_writable("--html", html)
+    check_writable("--save", save)
     capacities = numbers("--capacity-blocks", capacity_blocks)
     policies = [name.strip() for name in policy.split(",")]
     rows: list[Row] = []

@@ -178,6 +178,17 @@ def test_config_check_as_json(tmp_path: Path) -> None:
     assert moonpool("config", "check", str(file), "--json").json == {"file": str(file), "good": True}
 
 
+@pytest.mark.parametrize("command", [("bench", "exist", "--quick"), ("replay", "chat", "--requests", "1")])
+@pytest.mark.parametrize("flag", ["--html", "--save"])
+def test_a_file_that_cannot_be_written_is_told_before_the_work(
+    command: tuple[str, ...], flag: str, tmp_path: Path
+) -> None:
+    for path in (tmp_path, tmp_path / "nosuch" / "file"):
+        said = moonpool(*command, flag, str(path))
+        assert (said.code, said.out) == (USAGE, "")
+        assert f"{flag} is" in said.err and "a file that can be written" in said.err
+
+
 def test_replay_of_nothing_names_the_families() -> None:
     said = moonpool("replay", "nosuch")
     assert said.code == USAGE
