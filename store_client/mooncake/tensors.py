@@ -297,7 +297,10 @@ def unpack(memory: Any) -> Tensor | None:
     if len(memory) != HEADER_BYTES + count * dtype.itemsize:
         return None
     if not count:
-        return torch.empty(shape, dtype=dtype)
+        try:
+            return torch.empty(shape, dtype=dtype)
+        except (TypeError, RuntimeError):  # dimensions beside the 0 that no tensor can have
+            return None
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=HEADER_BYTES).reshape(shape)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
 import torch
 from support.mooncake_pools import Memory, Pool
+
+from moonpool.store_client.mooncake.tensors import pack, unpack
 
 INVALID_PARAMS = -600
 TYPES = "float16 bfloat16 float32 float64 int8 uint8 int16 uint16 int32 int64 bool float8_e4m3fn float8_e5m2"
@@ -118,3 +121,14 @@ def test_what_does_not_split(store: Any, key: str, rows: int, size: int, dimensi
     tensor = torch.zeros(rows, 2)
     assert store.put_tensor_with_tp(key, tensor, tp_size=size, split_dim=dimension) == INVALID_PARAMS
     assert store.batch_is_exist([f"{key}_tp_{rank}" for rank in range(size)]) == [0] * size
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 63), (0, 1 << 62, 1 << 62), (1 << 63, 1 << 63), (1 << 40,)])
+def test_shapes_that_no_tensor_can_have(shape: tuple[int, ...]) -> None:
+    """Anybody may have stored such bytes."""
+    whole, elements = pack(torch.zeros(0)) or (b"", b"")
+    dimensions = struct.pack(f"<{len(shape)}Q", *shape)
+    rank = struct.pack("<I", len(shape))
+    header = whole[:12] + rank + dimensions + whole[16 + len(dimensions) :]
+    assert unpack(bytearray(header)) is None
+    assert unpack(bytearray(whole + elements)) is not None
