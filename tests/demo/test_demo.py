@@ -32,11 +32,13 @@ def test_the_second_engine_takes_the_prompt_from_the_pool() -> None:
     assert first["cached_tokens"] == 0
     assert first["ttft_warm_s"] is None
     for row in later:
-        assert row["cached_tokens"] % row["block_tokens"] == 0
+        all_but_one = row["prompt_tokens"] - 1
+        assert row["cached_tokens"] % row["block_tokens"] == 0 or row["cached_tokens"] == all_but_one
         assert row["ttft_warm_s"] > 0
     for row in rows[3:]:
-        # All blocks of the prompt that the first engine computed, but at most all tokens but one.
-        assert row["cached_tokens"] == (row["prompt_tokens"] - 1) // row["block_tokens"] * row["block_tokens"]
+        # All blocks of the prompt that the first engine computed, but at most all tokens but one: a prompt may end with a block.
+        blocks = row["prompt_tokens"] // row["block_tokens"] * row["block_tokens"]
+        assert row["cached_tokens"] == min(blocks, row["prompt_tokens"] - 1)
     # Ten times faster when idle; a busy machine still shows the difference, at its best.
     warm_s, cold_s = (min(row[name] for row in rows[3:]) for name in ("ttft_warm_s", "ttft_cold_s"))
     assert warm_s < cold_s
