@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from moonpool.schemas.packed import U8
-from moonpool.store_client.raw_memory import address_of
+from moonpool.store_client.raw_memory import MAP_NORESERVE, address_of, map_over
 
 HUGE_BYTES = 2 << 20
 """On x86-64, and on arm64 with pages of 4 KiB. Elsewhere the kernel refuses to collapse, and all goes on without."""
 
-MADV_POPULATE_WRITE = 23  # Linux 5.14
+_MADV_POPULATE_WRITE = 23  # Linux 5.14
 _MADV_COLLAPSE = 25  # Linux 6.1: whatever the mount and shmem_enabled say, short of "deny"
 
 REFUSALS_MAX = 8
@@ -29,12 +29,8 @@ REFUSALS_MAX = 8
 
 _HUGE_FIELDS = ("ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb")
 
-_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
-
 # By ctypes, which lets other threads run meanwhile. Python's mmap.madvise doesn't.
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
@@ -46,15 +42,13 @@ class FileMapping:
         # Python's mmap chooses no addresses. This one only keeps addresses, with room to choose among, for the file to be
         # laid over: it goes with its last user, and refuses to go before.
         unit = max(HUGE_BYTES, os.fstatvfs(fd).f_bsize)  # a hugetlbfs may have larger ones
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
         self._around = mmap.mmap(-1, _round_up(size_bytes, unit) + unit, flags=flags)
         first = address_of(np.frombuffer(self._around, dtype=np.uint8))
         self.address = _round_up(first, unit)
-        where = _libc.mmap(
-            self.address, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, fd, 0
-        )
-        if where != self.address:
-            raise _failed()
+        if not map_over(self.address, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
         start = self.address - first
         self.buffer = memoryview(self._around)[start : start + size_bytes]
         self.bytes: U8 = np.frombuffer(self.buffer, dtype=np.uint8)
@@ -70,14 +64,13 @@ class FileMapping:
                 refused = 0
                 continue
             refused += 1
-            if (
-                refused == REFUSALS_MAX or ctypes.get_errno() == errno.EINVAL
-            ):  # no such call, or no such pages here
+            never = ctypes.get_errno() == errno.EINVAL  # no such call, or no such pages here
+            if never or refused == REFUSALS_MAX:
                 break
 
     def populate(self, start: int, size_bytes: int) -> bool:
         """Fills this process's page tables without changing a byte. False where the kernel can't."""
-        return self._advise(start, size_bytes, MADV_POPULATE_WRITE)
+        return self._advise(start, size_bytes, _MADV_POPULATE_WRITE)
 
     def huge_bytes(self) -> int:
         """How much of it this process sees in huge pages; 0 where the kernel doesn't say."""
@@ -86,13 +79,12 @@ class FileMapping:
         except OSError:
             return 0
         end, total, inside = self.address + len(self.buffer), 0, False
+        # A mapping's first line has its addresses. Advice may have cut ours into several.
         for line in lines:
             name, _, rest = line.partition(":")
             if name in _HUGE_FIELDS:
                 total += inside * int(rest.split()[0]) << 10
-            elif (
-                "-" in name
-            ):  # the first line of a mapping: its addresses; advice may have cut ours into several
+            elif "-" in name:
                 inside = self.address <= int(name.partition("-")[0], 16) < end
         return total
 
@@ -108,8 +100,3 @@ class FileMapping:
 
 def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
-
-
-def _failed() -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number))

@@ -168,8 +168,10 @@ def entries_of(item: BeginItem, parent: bytes, slots: U32, generations: U64, len
     )
 
 
-def header_of(item: BeginItem, spec: KeyspaceSpec, state: SlotState, session: int, put_id: int) -> bytes:
-    """What the headers of all blocks have in common."""
+def header_of(
+    item: BeginItem, spec: KeyspaceSpec, state: SlotState, session: int, put_id: int, checksum: int = 0
+) -> bytes:
+    """What the headers of all blocks have in common; of one block its checksum too."""
     return _HEADER.pack(
         word_of(state, 0),
         keyspace_word(item.keyspace),
@@ -177,7 +179,7 @@ def header_of(item: BeginItem, spec: KeyspaceSpec, state: SlotState, session: in
         spec.hash_bytes,
         item.position,
         0,
-        0,
+        checksum,
         session,
         b"",
         b"",

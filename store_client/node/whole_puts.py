@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 
 from moonpool.schemas.errors import InvalidParams
-from moonpool.schemas.header import SlotState, word_of
+from moonpool.schemas.header import SlotState
 from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import BeginItem, Entries, Status, View
+from moonpool.store_client.node.ahead import header_of
 from moonpool.store_client.node.allocator import NO_SLOT
 from moonpool.store_client.node.items import check_item, check_lengths
 from moonpool.store_client.node.layout import fixed_slot_bytes, object_slot_bytes
@@ -25,10 +26,6 @@ from moonpool.store_client.node.slots import Slots
 FEW = 16
 """Objects of an item: more of them are quicker in arrays."""
 
-_HEADER = struct.Struct("<Q8sHHIQQQ32s32sIHHQ")
-"""HEADER_DTYPE."""
-
-_COMMITTED = word_of(SlotState.COMMITTED, 0)
 _OK = bytes([Status.OK])
 
 
@@ -49,7 +46,7 @@ def store(
     are missing. Raises InvalidParams."""
     count, keys = check_item(item, spec, shards)
     if count == 1 and not spec.shard_bytes[0] and item.lengths == len(payload).to_bytes(8, "little"):
-        return _store_one(slots, item, payload, keys[0] if keys else b"")
+        return _store_one(slots, item, payload, spec, keys[0] if keys else b"")
     lengths = _lengths(item, spec, count)
     if sum(lengths) != len(payload):
         raise InvalidParams(
@@ -76,7 +73,7 @@ def store(
         hashes.append(item.hashes[i * spec.hash_bytes : (i + 1) * spec.hash_bytes])
         key = keys[i] if keys else b""
         body = payload if count == 1 else payload[starts[i] : starts[i + 1]]
-        generations.append(_write(slots, slot, sizes[i], item, hashes[-1], key, body))
+        generations.append(_write(slots, slot, sizes[i], item, spec, hashes[-1], key, body))
         statuses[i] = Status.OK
     if not taken:
         return Stored(bytes(statuses), [0] * count, None, 0)
@@ -96,7 +93,9 @@ def store(
     return Stored(bytes(statuses), of_all, entries, sum(lengths[i] for i in chosen))
 
 
-def _store_one(slots: Slots, item: BeginItem, payload: View, key: bytes) -> Stored | dict[int, int]:
+def _store_one(
+    slots: Slots, item: BeginItem, payload: View, spec: KeyspaceSpec, key: bytes
+) -> Stored | dict[int, int]:
     """The same of one object of a size of its own, without a list or a column of one."""
     slot_bytes = object_slot_bytes(len(payload) + len(key))
     if slot_bytes > slots.layout.page_bytes:
@@ -104,7 +103,7 @@ def _store_one(slots: Slots, item: BeginItem, payload: View, key: bytes) -> Stor
     slot = slots.allocator.take_one(slot_bytes)
     if slot == NO_SLOT:
         return {slot_bytes: 1}
-    generation = _write(slots, slot, slot_bytes, item, item.hashes, key, payload)
+    generation = _write(slots, slot, slot_bytes, item, spec, item.hashes, key, payload)
     entries = Entries(
         item.keyspace,
         item.rank.to_bytes(2, "little"),
@@ -132,28 +131,20 @@ def _column(kind: str, values: list[int]) -> bytes:
 
 
 def _write(
-    slots: Slots, slot: int, slot_bytes: int, item: BeginItem, block_hash: bytes, key: bytes, body: View
+    slots: Slots,
+    slot: int,
+    slot_bytes: int,
+    item: BeginItem,
+    spec: KeyspaceSpec,
+    block_hash: bytes,
+    key: bytes,
+    body: View,
 ) -> int:
     """Everything, the header's word last (I3). Returns its generation."""
     start, length = slots.data_offset(slot, slot_bytes), len(body)
     slots.data.data[start : start + length] = body  # a memoryview takes a slice in a tenth of an array's time
     generation = slots.new_generation()
-    header = _HEADER.pack(
-        _COMMITTED,
-        item.keyspace,  # cut to 8 bytes: keyspace_word
-        item.rank,
-        len(block_hash),
-        item.position,
-        0,
-        slots.sink.checksum(body),
-        0,
-        b"",
-        b"",
-        item.shard,
-        0,
-        0,
-        0,
-    )
+    header = header_of(item, spec, SlotState.COMMITTED, 0, 0, slots.sink.checksum(body))
     number, lengths = slot.to_bytes(4, "little"), length.to_bytes(8, "little")
     named = name_slots(slots, number, header, generation, slot_bytes, lengths, block_hash, keys=[key])
     assert named == length

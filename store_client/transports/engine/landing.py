@@ -7,7 +7,6 @@ So the block's addresses are never used again in this process, while its memory 
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import threading
 import time
@@ -21,7 +20,7 @@ from moonpool.schemas.errors import DeadlineExceeded
 from moonpool.schemas.packed import U8
 from moonpool.store_client.copiers.base import DeviceCopier
 from moonpool.store_client.node.layout import PAGE_BYTES_MAX
-from moonpool.store_client.raw_memory import address_of, bytes_at
+from moonpool.store_client.raw_memory import MAP_NORESERVE, address_of, bytes_at, map_over
 from moonpool.store_client.transports.engine.engine import Engine
 
 PAYLOAD_BYTES = PAGE_BYTES_MAX
@@ -33,11 +32,6 @@ EXTRA_BYTES = 2 << 20
 BLOCK_BYTES = PAYLOAD_BYTES + EXTRA_BYTES
 
 _PROT_NONE = 0
-_MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x02, 0x10, 0x20, 0x4000
-
-_mmap = ctypes.CDLL(None, use_errno=True).mmap
-_mmap.restype = ctypes.c_void_p
-_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
 
 _given_up: list[mmap.mmap] = []
 """Never closed: that would let other memory have their addresses."""
@@ -134,10 +128,9 @@ class Landing:
         or by the device, which has lost its registration."""
         self._unregister(block)
         _given_up.append(block.memory)
-        flags = _MAP_PRIVATE | _MAP_FIXED | _MAP_ANONYMOUS | _MAP_NORESERVE
-        _mmap(
-            block.address, BLOCK_BYTES, _PROT_NONE, flags, -1, 0
-        )  # failing, it leaves the memory: safe, but held
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        # Failing, it leaves the memory: safe, but held.
+        map_over(block.address, BLOCK_BYTES, _PROT_NONE, flags)
 
     def _unregister(self, block: LandingBlock) -> None:
         self._copier.unregister(block.address)
