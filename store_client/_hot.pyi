@@ -42,8 +42,10 @@ def read_slots(
     threads: int,
     verify: bool,
     missing: int,
+    corrupt: int,
     /,
-) -> tuple[bytearray, bytes | None, bytes | None]: ...
+) -> bytearray: ...
+def sums(columns: tuple[Any, Any, Any, Any, Any], threads: int, /) -> bytes: ...
 def exchange_lanes(
     columns: tuple[Any, Any, Any, Any, Any],
     lanes: list[tuple[int, bool, bytes, bytes, int, int]],

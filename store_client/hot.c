@@ -2,6 +2,7 @@
  * one does; a build without a compiler does without this file. Stable ABI: one build serves all Pythons from 3.11 on.
  */
 #include "hot.h"
+#include "hot_sum.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,6 +73,7 @@ static PyObject *pieces(PyObject *self, PyObject *arguments) {
 
 static PyMethodDef methods[] = {
     {"copy_pieces", hot_copy_pieces, METH_VARARGS, NULL},
+    {"sums", hot_sums, METH_VARARGS, NULL},
     {"read_slots", hot_read_slots, METH_VARARGS, NULL},
     {"fill_slots", hot_fill_slots, METH_VARARGS, NULL},
     {"exchange_lanes", hot_exchange_lanes, METH_VARARGS, NULL},
@@ -101,6 +103,7 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_hot", NULL, 0, meth
 
 PyMODINIT_FUNC PyInit__hot(void) {
     hot_choose_hash();
+    hot_choose_sum();
     PyObject *made = PyModule_Create(&module);
     if (made && PyModule_AddIntConstant(made, "FORMAT", HOT_FORMAT) < 0)
         Py_CLEAR(made);

@@ -9,7 +9,7 @@
 #include <time.h>
 
 /* What a call takes and gives; native.py names the one it was written for. One more with each change of either. */
-#define HOT_FORMAT 16
+#define HOT_FORMAT 17
 
 /* A column of u64, to be released; -1 and an exception where it is none. */
 int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count);
@@ -38,6 +38,7 @@ PyObject *hot_find_places(PyObject *self, PyObject *arguments);
 PyObject *hot_fill_rows(PyObject *self, PyObject *arguments);
 PyObject *hot_take_ghosts(PyObject *self, PyObject *arguments);
 PyObject *hot_copy_pieces(PyObject *self, PyObject *arguments);
+PyObject *hot_sums(PyObject *self, PyObject *arguments);
 PyObject *hot_read_slots(PyObject *self, PyObject *arguments);
 PyObject *hot_fill_slots(PyObject *self, PyObject *arguments);
 PyObject *hot_exchange(PyObject *self, PyObject *arguments);

@@ -1,6 +1,7 @@
 /* A read by one exchange on one lane, from its request to what the headers say of it: what transports/lane_reads.py does
  * with LaneReads of one share.
  */
+#include "hot_copies.h"
 #include "hot_frames.h"
 #include "hot_lanes.h"
 #include "hot_slots.h"

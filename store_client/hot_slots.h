@@ -61,7 +61,4 @@ static inline int hot_holds(const volatile Header *header, Asked asked) {
            !memcmp(hash + asked.hash_bytes, zeros, sizeof zeros - asked.hash_bytes);
 }
 
-/* Whether the pieces of each object, sizes[offsets[i]] to sizes[offsets[i + 1]], lie in order and are as long as it. */
-int hot_pieces_fit(const int64_t *offsets, const uint64_t *lengths, int64_t objects, const uint64_t *sizes, int64_t pieces);
-
 #endif

@@ -24,7 +24,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 16
+FORMAT = 17
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -54,7 +54,7 @@ KEY_HASH_BYTES = 16
 
 _ITEM_TYPES = ("<u2", "<u4", "<u8", "<u8")
 
-_MISSING = int(Status.MISSING)
+_MISSING, _CORRUPT = int(Status.MISSING), int(Status.CORRUPT)
 
 _HASHES = {size: np.dtype(f"S{size}") for size in HASH_SIZES}
 """Made once: numpy takes as long to make one as for the view."""
@@ -204,30 +204,24 @@ def read_slots(
     rank: int,
     into: Fragments,
     verify: bool,
-) -> tuple[U8, U64 | None, U64 | None]:
+) -> U8:
     """Copies objects from their slots, then reads the headers (I3). A Status an object: OK where its header holds what was asked
-    for, else MISSING. Where `verify` and headers of those name checksums, also the address of each slot and its checksum, 0 where
-    none is known. `layout`: see MappedSegment; `hashes` are S32, or of fewer bytes. Only where HOT: ShmTransport has the same in
-    Python. Raises ValueError."""
+    for, else MISSING. Where `verify`, and the header named a checksum before as well, CORRUPT where what was copied has another.
+    `layout`: see MappedSegment; `hashes` are S32, or of fewer bytes. Only where HOT: SegmentReads has the same in Python.
+    Raises ValueError."""
     columns = (layout, slots, lengths, into.addresses, into.sizes, into.offsets, generations, hashes)
-    found, starts, checksums = _hot.read_slots(columns, keyspace, rank, COPY_THREADS, verify, _MISSING)
-    statuses: U8 = np.frombuffer(found, np.uint8)
-    if starts is None or checksums is None:
-        return statuses, None, None
-    return statuses, np.frombuffer(starts, np.uint64), np.frombuffer(checksums, np.uint64)
+    found = _hot.read_slots(columns, keyspace, rank, COPY_THREADS, verify, _MISSING, _CORRUPT)
+    return np.frombuffer(found, np.uint8)
 
 
-def read_packed(
-    layout: U64, columns: Sequence[Any], keyspace: int, rank: int, verify: bool
-) -> tuple[bytearray, bytes | None, bytes | None]:
+def read_packed(layout: U64, columns: Sequence[Any], keyspace: int, rank: int, verify: bool) -> bytearray:
     """`read_slots` with columns that are packed: slots, lengths, addresses, sizes, offsets, generations, and hashes of one
     size. The same, packed."""
     slots, *others, packed = columns
     hashes = np.frombuffer(packed, _HASHES[4 * len(packed) // len(slots)])
-    found: tuple[bytearray, bytes | None, bytes | None] = _hot.read_slots(
-        (layout, slots, *others, hashes), keyspace, rank, COPY_THREADS, verify, _MISSING
+    return _hot.read_slots(
+        (layout, slots, *others, hashes), keyspace, rank, COPY_THREADS, verify, _MISSING, _CORRUPT
     )
-    return found
 
 
 def fill_slots(layout: U64, slots: U32, lengths: U64, source: Fragments) -> bool:

@@ -6,13 +6,15 @@ import threading
 from collections import deque
 
 import numpy as np
-import xxhash
 
 from moonpool.schemas.header import SLOT_INDEX_BITS, Headers, SlotState, keyspace_word
 from moonpool.schemas.messages import Check
 from moonpool.schemas.packed import U32, U64
+from moonpool.store_client.checksums import sums
+from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.headers import hash_column, words_of
+from moonpool.store_client.raw_memory import address_of
 
 QUEUED_MAX = 1 << 18
 """Slots waiting; what comes beyond keeps no checksum, and its readers rely on the header's identity."""
@@ -21,11 +23,6 @@ BATCH = 64
 
 PAUSE_S = 0.005
 """After a commit: its writer waits for the report, which takes the same cores and locks."""
-
-
-def checksum_of(payload: memoryview | bytes) -> int:
-    """xxh3_64 as headers hold it: never 0, which means "not known yet"."""
-    return xxhash.xxh3_64_intdigest(payload) or 1
 
 
 class Checksums:
@@ -103,11 +100,11 @@ def compute(core: NodeCore, slots: U32, generations: U64) -> int:
     with core.lock:
         slots, words = _still(core, slots, words)
         payloads = _payloads(core, slots)
-    sums = np.array([checksum_of(payload) for payload in payloads], dtype=np.uint64)
+    found = sums(payloads, words, threads=1)
     with core.lock:
         rows = core.slots.rows(slots)
         same = core.slots.headers.words[rows] == words
-        core.slots.headers.fields["checksum"][rows[same]] = sums[same]
+        core.slots.headers.fields["checksum"][rows[same]] = found[same]
     return int(same.sum())
 
 
@@ -120,13 +117,13 @@ def verify(core: NodeCore, check: Check) -> bool:
         if not len(slots):
             return False
         header = core.slots.headers.snapshot(core.slots.rows(slots))
-        payload = _payloads(core, slots)[0]
+        payload = _payloads(core, slots)
     if not _is_object(header, check):
         return False
-    expected = int(header["checksum"][0])
-    actual = checksum_of(payload) if expected else 0
+    expected = header["checksum"]
+    actual = sums(payload, expected)
     with core.lock:
-        return bool(_still(core, slots, words)[0].size) and actual == expected
+        return bool(_still(core, slots, words)[0].size) and bool(actual == expected)
 
 
 def _is_object(header: Headers, check: Check) -> bool:
@@ -145,10 +142,9 @@ def _still(core: NodeCore, slots: U32, words: U64) -> tuple[U32, U64]:
     return slots[same], words[same]
 
 
-def _payloads(core: NodeCore, slots: U32) -> list[memoryview]:
-    """Views of their memory."""
-    headers = core.slots.headers.snapshot(core.slots.rows(slots))
+def _payloads(core: NodeCore, slots: U32) -> Fragments:
+    """Where their bytes lie."""
+    lengths = core.slots.headers.snapshot(core.slots.rows(slots))["length"]
     starts = core.slots.layout.data_offsets(slots, core.slots.allocator.slot_bytes[slots >> SLOT_INDEX_BITS])
-    ends = starts + headers["length"].astype(np.int64)
-    data = core.slots.data.data
-    return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    addresses = starts.astype(np.uint64) + np.uint64(address_of(core.slots.data))
+    return Fragments(addresses, np.ascontiguousarray(lengths), np.arange(len(slots) + 1, dtype=np.int64))

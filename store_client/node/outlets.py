@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from moonpool.schemas.messages import Op, View
 from moonpool.schemas.packed import U32, U64
-from moonpool.store_client.node.checksums import Checksums, checksum_of
+from moonpool.store_client.checksums import checksum_of
+from moonpool.store_client.node.checksums import Checksums
 from moonpool.store_client.node.report_streams import ReportStreams
 
 

@@ -15,12 +15,4 @@ def read_few(segment: MappedSegment, objects: FewObjects, located: Located) -> b
     memory = (objects.addresses, objects.sizes, objects.offsets)
     columns = (located.slots, objects.lengths, *memory, located.generations, objects.hashes)
     word = keyspace_word(objects.keyspace)
-    found, starts, checksums = native.read_packed(
-        segment.native_layout, columns, word, objects.rank, objects.verify
-    )
-    if any(found):
-        return False
-    if starts is None or checksums is None:
-        return True
-    rows = zip(*(memoryview(one).cast("Q") for one in (starts, objects.lengths, checksums)), strict=True)
-    return all(not told or segment.checksum(start, length) == told for start, length, told in rows)
+    return not any(native.read_packed(segment.native_layout, columns, word, objects.rank, objects.verify))

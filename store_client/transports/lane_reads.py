@@ -13,10 +13,10 @@ from moonpool.schemas.header import HEADER_BYTES, HEADER_DTYPE, Headers
 from moonpool.schemas.messages import LaneData, LaneRead, Status, encode
 from moonpool.schemas.packed import U8, U32, U64, pack_u32, pack_u64
 from moonpool.store_client import native_lanes
+from moonpool.store_client.checksums import mismatches
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.tracing import traceparent
 from moonpool.store_client.transports.base import ReadBatch
-from moonpool.store_client.transports.checksums import mismatches
 from moonpool.store_client.transports.lane import Lane, check_outcome
 from moonpool.store_client.transports.lane_pool import Borrowed, Share
 from moonpool.store_client.transports.proof import judge, sent_of

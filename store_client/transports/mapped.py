@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from moonpool.schemas.errors import TransferFailed
@@ -90,10 +89,6 @@ class MappedSegment:
             size_bytes = min(POPULATE_BYTES, self.data_bytes - first)
             if stopped() or not self._mapping.populate(self.layout.data_offset + first, size_bytes):
                 return
-
-    def checksum(self, address: int, length: int) -> int:
-        """xxh3_64 of mapped bytes."""
-        return xxhash.xxh3_64_intdigest(self.view(address, length).data)
 
     def close(self) -> None:
         """Unmaps. The caller knows that no copy is under way."""

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from moonpool.schemas.header import Headers, holds, keyspace_word
 from moonpool.schemas.messages import Status
 from moonpool.schemas.packed import U8
+from moonpool.store_client.checksums import mismatches
 from moonpool.store_client.transports.base import ReadBatch
-from moonpool.store_client.transports.checksums import mismatches
 
 _OK = np.uint8(Status.OK)
 

@@ -13,9 +13,10 @@ from support.waiting import wait_until
 from moonpool.schemas.keyspace import KeyspaceSpec, Kind
 from moonpool.schemas.messages import Begin, BeginItem, Check, DropList, Granted
 from moonpool.schemas.packed import U8, U32, U64, u32s, u64s
+from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.node import checksums
 from moonpool.store_client.node.annex import SessionRecord
-from moonpool.store_client.node.checksums import Checksums, checksum_of, compute, verify
+from moonpool.store_client.node.checksums import Checksums, compute, verify
 from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.memory import HeapMemory
@@ -85,21 +86,16 @@ def test_the_thread_computes_what_was_committed(stored: Stored, thread: Checksum
 
 
 def test_slots_that_changed_meanwhile_are_left_alone(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    def drop_in_the_middle(payload: memoryview) -> int:
+    def drop_in_the_middle(objects: Fragments, wanted: U64, threads: int) -> U64:
         stored.drop(5)
-        return 77
+        return np.full(objects.count, 77, dtype=np.uint64)
 
-    monkeypatch.setattr(checksums, "checksum_of", drop_in_the_middle)
+    monkeypatch.setattr(checksums, "sums", drop_in_the_middle)
     assert compute(stored.core, stored.slots, stored.generations) == 15
     assert stored.sums() == [0] * 5 + [77] * 15
     assert compute(stored.core, stored.slots[:5], stored.generations[:5]) == 0
     past = np.array([1 << 31], dtype=np.uint32), np.array([1], dtype=np.uint64)
     assert compute(stored.core, *past) == 0
-
-
-def test_zero_means_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xxhash, "xxh3_64_intdigest", lambda payload: 0)
-    assert checksum_of(memoryview(b"x")) == 1
 
 
 def test_the_queue_is_bounded(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
