@@ -13,15 +13,15 @@
 #define THREADS_FROM_BYTES (4 << 20) /* starting a thread takes as long as copying a twentieth of this */
 #define STEP_BYTES (512 << 10)
 #define STREAM_FROM_BYTES (16 << 10)
-#define SUM_STEP_BYTES 4096 /* are still in the nearest cache when they are summed */
+#define PAST_CACHES_FROM_BYTES (8 << 20)
 #define LINE_BYTES 64
 #define THREADS_MAX 4
 
-static void copy_piece(uint64_t to, uint64_t from, uint64_t bytes, int into_slots) {
+/* Past the caches: what lay there before needn't be read then, which takes two fifths of the time. That pays for copies that
+ * nobody reads at once, and for so much that the caches would not hold it until then. */
+static void copy_piece(uint64_t to, uint64_t from, uint64_t bytes, int past_caches) {
 #ifdef __SSE2__
-    /* Past the caches: a slot's old bytes needn't be read then, which takes two fifths of the time, and nobody reads the new
-     * ones at once. */
-    if (into_slots && bytes >= STREAM_FROM_BYTES) {
+    if (past_caches && bytes >= STREAM_FROM_BYTES) {
         uint64_t head = -to & (LINE_BYTES - 1);
         memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, head);
         to += head, from += head, bytes -= head;
@@ -32,11 +32,17 @@ static void copy_piece(uint64_t to, uint64_t from, uint64_t bytes, int into_slot
             for (int i = 0; i < 4; i++)
                 _mm_stream_si128(line + i, parts[i]);
         }
-        _mm_sfence(); /* or the node could hear of these bytes before they are there */
     }
 #endif
     if (bytes) /* else they may lie at 0 */
         memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+}
+
+/* Or others could hear of bytes that went past the caches before they are there. */
+static void fence(void) {
+#ifdef __SSE2__
+    _mm_sfence();
+#endif
 }
 
 /* ------------------------------------------------------------------ in several threads */
@@ -48,7 +54,7 @@ typedef struct Job {
     Pieces pieces;                     /* these are not to be read once `next` is at `total`: their owner may be gone */
     Objects objects;
     uint64_t total; /* bytes, or objects */
-    int into_slots;
+    int past_caches;
     atomic_ullong next;
     uint64_t done; /* this and `users` under `lock` */
     int users;
@@ -126,38 +132,38 @@ static uint64_t copy_steps(Job *job) {
                 at += pieces->sizes[i++];
             uint64_t skipped = first - at, bytes = pieces->sizes[i] - skipped;
             bytes = bytes < end - first ? bytes : end - first;
-            copy_piece(pieces->to[i] + skipped, pieces->from[i] + skipped, bytes, job->into_slots);
+            copy_piece(pieces->to[i] + skipped, pieces->from[i] + skipped, bytes, job->past_caches);
             first += bytes;
             copied += bytes;
         }
     }
+    fence();
     return copied;
 }
 
 void hot_copy_all(Pieces pieces, uint64_t total, int into_slots, long threads) {
-    Job job = {.work = copy_steps, .pieces = pieces, .total = total, .into_slots = into_slots};
+    Job job = {.work = copy_steps, .pieces = pieces, .total = total};
+    job.past_caches = into_slots || total >= PAST_CACHES_FROM_BYTES;
     do_all(&job, total, threads);
 }
 
 /* ------------------------------------------------------------------ objects */
 
-/* What lies in the pieces is summed, not what was copied from: it is what the caller gets. */
-static void sum_object(const Objects *objects, uint64_t object) {
+static void sum_object(const Objects *objects, uint64_t object, int past_caches) {
     uint64_t from = objects->starts ? objects->starts[object] : 0, wanted = objects->sums[object];
-    if (objects->starts && !from)
+    if (objects->starts ? !from : !wanted)
         return;
     Sum sum;
     hot_sum_begin(&sum, objects->lengths[object]);
-    for (int64_t i = objects->offsets[object]; i < objects->offsets[object + 1]; i++) {
-        uint64_t to = objects->addresses[i], left = objects->sizes[i];
-        while (left) {
-            uint64_t bytes = wanted && left > SUM_STEP_BYTES ? SUM_STEP_BYTES : left;
-            if (from)
-                copy_piece(to, from, bytes, 0), from += bytes;
-            if (wanted)
-                hot_sum_add(&sum, (const void *)(uintptr_t)to, bytes);
-            to += bytes, left -= bytes;
-        }
+    for (int64_t i = objects->offsets[object]; i < objects->offsets[object + 1]; from += objects->sizes[i++]) {
+        uint64_t address = objects->addresses[i], size = objects->sizes[i];
+        void *there = (void *)(uintptr_t)address;
+        if (!wanted)
+            copy_piece(address, from, size, past_caches);
+        else if (objects->starts)
+            hot_sum_add(&sum, there, (const void *)(uintptr_t)from, size, past_caches ? COPY_PAST_CACHES : COPY);
+        else
+            hot_sum_add(&sum, NULL, there, size, NO_COPY);
     }
     if (wanted)
         objects->sums[object] = hot_sum_end(&sum);
@@ -166,12 +172,13 @@ static void sum_object(const Objects *objects, uint64_t object) {
 static uint64_t sum_steps(Job *job) {
     uint64_t object, done = 0;
     for (; (object = atomic_fetch_add(&job->next, 1)) < job->total; done++)
-        sum_object(&job->objects, object);
+        sum_object(&job->objects, object, job->past_caches);
+    fence();
     return done;
 }
 
 void hot_sum_objects(Objects objects, uint64_t count, uint64_t bytes, long threads) {
-    Job job = {.work = sum_steps, .objects = objects, .total = count};
+    Job job = {.work = sum_steps, .objects = objects, .total = count, .past_caches = bytes >= PAST_CACHES_FROM_BYTES};
     do_all(&job, bytes, threads);
 }
 

@@ -107,51 +107,81 @@ static void add_stripe(uint64_t lanes[8], const char *at, const unsigned char *k
     }
 }
 
-/* `count` stripes behind `first` that are in already. */
-static void add_stripes_plain(uint64_t lanes[8], const char *at, uint64_t first, uint64_t count) {
-    for (; count--; at += STRIPE_BYTES, first++) {
-        add_stripe(lanes, at, secret + 8 * (first % STRIPES_PER_BLOCK));
-        if (first % STRIPES_PER_BLOCK == STRIPES_PER_BLOCK - 1)
-            for (int i = 0; i < 8; i++)
-                lanes[i] = (lanes[i] ^ lanes[i] >> 47 ^ u64(secret + 128 + 8 * i)) * P32_1;
+/* Copies `count` stripes as `how` says, and adds them. */
+typedef void AddStripes(Sum *sum, char *to, const char *from, uint64_t count, int how);
+
+static void add_stripes_plainly(Sum *sum, char *to, const char *from, uint64_t count, int how) {
+    for (uint64_t i = 0; i < count; i++, sum->stripe++) {
+        uint64_t in_block = sum->stripe % STRIPES_PER_BLOCK, *lanes = sum->lanes;
+        memcpy(sum->last, from + STRIPE_BYTES * i, STRIPE_BYTES);
+        if (how != NO_COPY)
+            memcpy(to + STRIPE_BYTES * i, sum->last, STRIPE_BYTES);
+        add_stripe(lanes, sum->last, secret + 8 * in_block);
+        for (int lane = 0; in_block == STRIPES_PER_BLOCK - 1 && lane < 8; lane++)
+            lanes[lane] = (lanes[lane] ^ lanes[lane] >> 47 ^ u64(secret + 128 + 8 * lane)) * P32_1;
     }
 }
 
-static void (*add_stripes)(uint64_t lanes[8], const char *at, uint64_t first, uint64_t count) = add_stripes_plain;
+static AddStripes *add_stripes = add_stripes_plainly;
 
 #if defined(__x86_64__)
 #define AVX2 __attribute__((target("avx2")))
+#define AVX2_INLINE __attribute__((target("avx2"), always_inline)) static inline
 
-AVX2 static __m256i scrambled(__m256i lanes, const unsigned char *key) {
+AVX2_INLINE __m256i half(const void *at) {
+    return _mm256_loadu_si256(at);
+}
+
+AVX2_INLINE void put_half(void *all, uint64_t at, __m256i value, int how) {
+    if (how == COPY)
+        _mm256_storeu_si256((__m256i *)((char *)all + at), value);
+    else if (how == COPY_PAST_CACHES)
+        _mm256_stream_si256((__m256i *)((char *)all + at), value);
+}
+
+AVX2_INLINE __m256i scrambled(__m256i lanes, __m256i key) {
     __m256i prime = _mm256_set1_epi64x((long long)P32_1);
-    __m256i x = _mm256_xor_si256(_mm256_xor_si256(lanes, _mm256_srli_epi64(lanes, 47)), _mm256_loadu_si256((const __m256i *)key));
+    __m256i x = _mm256_xor_si256(_mm256_xor_si256(lanes, _mm256_srli_epi64(lanes, 47)), key);
     __m256i high = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), prime);
     return _mm256_add_epi64(_mm256_mul_epu32(x, prime), _mm256_slli_epi64(high, 32));
 }
 
-AVX2 static inline __m256i added(__m256i lanes, const char *at, const unsigned char *key) {
-    __m256i value = _mm256_loadu_si256((const __m256i *)at);
-    __m256i keyed = _mm256_xor_si256(value, _mm256_loadu_si256((const __m256i *)key));
+AVX2_INLINE __m256i added(__m256i lanes, __m256i value, __m256i key) {
+    __m256i keyed = _mm256_xor_si256(value, key);
     __m256i product = _mm256_mul_epu32(keyed, _mm256_srli_epi64(keyed, 32));
     return _mm256_add_epi64(lanes, _mm256_add_epi64(product, _mm256_shuffle_epi32(value, _MM_SHUFFLE(1, 0, 3, 2))));
 }
 
-AVX2 static void add_stripes_avx2(uint64_t all[8], const char *at, uint64_t first, uint64_t count) {
-    __m256i low = _mm256_loadu_si256((const __m256i *)all), high = _mm256_loadu_si256((const __m256i *)(all + 4));
-    while (count) {
-        uint64_t in_block = first % STRIPES_PER_BLOCK, some = STRIPES_PER_BLOCK - in_block;
+/* One for each `how`, which is known where this is compiled into it. */
+AVX2_INLINE void add_stripes_how(Sum *sum, char *to, const char *from, uint64_t count, int how) {
+    __m256i low = half(sum->lanes), high = half(sum->lanes + 4), left = half(from), right = half(from + 32);
+    for (uint64_t i = 0; i < count;) {
+        uint64_t in_block = (sum->stripe + i) % STRIPES_PER_BLOCK, end = i + STRIPES_PER_BLOCK - in_block;
         const unsigned char *key = secret + 8 * in_block;
-        some = some < count ? some : count;
-        for (uint64_t i = 0; i < some; i++, at += STRIPE_BYTES, key += 8) {
-            low = added(low, at, key);
-            high = added(high, at + 32, key + 32);
+        for (; i < end && i < count; i++, key += 8) {
+            left = half(from + STRIPE_BYTES * i), right = half(from + STRIPE_BYTES * i + 32);
+            put_half(to, STRIPE_BYTES * i, left, how);
+            put_half(to, STRIPE_BYTES * i + 32, right, how);
+            low = added(low, left, half(key));
+            high = added(high, right, half(key + 32));
         }
-        first += some, count -= some;
-        if (first % STRIPES_PER_BLOCK == 0)
-            low = scrambled(low, secret + 128), high = scrambled(high, secret + 160);
+        if (i == end)
+            low = scrambled(low, half(secret + 128)), high = scrambled(high, half(secret + 160));
     }
-    _mm256_storeu_si256((__m256i *)all, low);
-    _mm256_storeu_si256((__m256i *)(all + 4), high);
+    put_half(sum->lanes, 0, low, COPY);
+    put_half(sum->lanes, 32, high, COPY);
+    put_half(sum->last, 0, left, COPY);
+    put_half(sum->last, 32, right, COPY);
+    sum->stripe += count;
+}
+
+AVX2 static void add_stripes_avx2(Sum *sum, char *to, const char *from, uint64_t count, int how) {
+    if (how == NO_COPY)
+        add_stripes_how(sum, to, from, count, NO_COPY);
+    else if (how == COPY_PAST_CACHES && (uintptr_t)to % 32 == 0)
+        add_stripes_how(sum, to, from, count, COPY_PAST_CACHES);
+    else
+        add_stripes_how(sum, to, from, count, COPY);
 }
 #endif
 
@@ -168,34 +198,45 @@ void hot_sum_begin(Sum *sum, uint64_t length) {
     const uint64_t lanes[8] = {P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1};
     memcpy(sum->lanes, lanes, sizeof lanes);
     sum->length = length;
-    sum->stripe = 0, sum->stripes = length ? (length - 1) / STRIPE_BYTES : 0;
+    sum->stripe = 0, sum->stripes = length > SUM_SHORT_BYTES ? (length - 1) / STRIPE_BYTES : 0;
     sum->kept_bytes = 0;
 }
 
-static void take_stripes(Sum *sum, const char *at, uint64_t count) {
-    add_stripes(sum->lanes, at, sum->stripe, count);
-    sum->stripe += count;
-    memcpy(sum->last, at + STRIPE_BYTES * (count - 1), STRIPE_BYTES);
+/* Stripes of a short object, which none are taken of, are as long as it may be. */
+static uint64_t stripe_bytes(const Sum *sum) {
+    return sum->length <= SUM_SHORT_BYTES ? SUM_SHORT_BYTES : STRIPE_BYTES;
 }
 
-void hot_sum_add(Sum *sum, const void *bytes, uint64_t size) {
-    const char *at = bytes;
-    uint64_t room = sum->length <= SUM_SHORT_BYTES ? SUM_SHORT_BYTES : STRIPE_BYTES;
+/* Bytes that end a stripe that has begun, or begin one that doesn't end there. Returns how many. */
+static uint64_t keep(Sum *sum, void *to, const char *from, uint64_t size, int how) {
+    uint64_t some = stripe_bytes(sum) - sum->kept_bytes;
+    char *kept = sum->kept + sum->kept_bytes;
+    some = some < size ? some : size;
+    memcpy(kept, from, some);
+    if (how != NO_COPY)
+        memcpy(to, kept, some);
+    sum->kept_bytes += (uint32_t)some;
+    if (sum->kept_bytes == STRIPE_BYTES && sum->stripe < sum->stripes) {
+        add_stripes(sum, NULL, sum->kept, 1, NO_COPY);
+        sum->kept_bytes = 0;
+    }
+    return some;
+}
+
+void hot_sum_add(Sum *sum, void *to, const void *from, uint64_t size, int how) {
+    const char *at = from;
+    char *copy = to;
     while (size) {
         uint64_t whole = size / STRIPE_BYTES, left = sum->stripes - sum->stripe, some;
-        if (room == STRIPE_BYTES && !sum->kept_bytes && whole && left) {
-            some = STRIPE_BYTES * (whole < left ? whole : left);
-            take_stripes(sum, at, some / STRIPE_BYTES);
-        } else {
-            some = room - sum->kept_bytes < size ? room - sum->kept_bytes : size;
-            memcpy(sum->kept + sum->kept_bytes, at, some);
-            sum->kept_bytes += (uint32_t)some;
-            if (room == STRIPE_BYTES && sum->kept_bytes == STRIPE_BYTES && left) {
-                take_stripes(sum, sum->kept, 1);
-                sum->kept_bytes = 0;
-            }
-        }
+        whole = sum->kept_bytes ? 0 : whole < left ? whole : left;
+        if (whole) {
+            some = STRIPE_BYTES * whole;
+            add_stripes(sum, copy, at, whole, how);
+        } else
+            some = keep(sum, copy, at, size, how);
         at += some, size -= some;
+        if (how != NO_COPY)
+            copy += some;
     }
 }
 

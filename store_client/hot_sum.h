@@ -17,8 +17,11 @@ typedef struct {
 /* Of an object of so many bytes. */
 void hot_sum_begin(Sum *sum, uint64_t length);
 
-/* Its next bytes. */
-void hot_sum_add(Sum *sum, const void *bytes, uint64_t size);
+/* How bytes are copied that are summed. Past the caches: where it can be; the caller sets the fence behind it. */
+enum { NO_COPY, COPY, COPY_PAST_CACHES };
+
+/* Its next bytes. Where they are copied, it is what was written to `to` that is summed, whatever `from` becomes meanwhile. */
+void hot_sum_add(Sum *sum, void *to, const void *from, uint64_t size, int how);
 
 /* As headers hold it: never 0. */
 uint64_t hot_sum_end(const Sum *sum);
