@@ -21,8 +21,7 @@ DIRECT_MS = 1000
 """Drains and quotas come into force for direct puts when this is over; for puts under way that takes longer."""
 
 SPARE_SHARE = 16
-"""A node with less than this part of its memory free gets small direct puts only: what they waste, others would have to leave
-for."""
+"""This part of a node's memory is no room for direct puts, small ones apart: what they waste, others would have to leave for."""
 
 
 class DirectPuts:
@@ -44,12 +43,12 @@ class DirectPuts:
         ]
         if not any(direct_ms):
             return reply
-        direct_bytes = DIRECT_BYTES if self._has_room(only) else SMALL_BYTES
+        direct_bytes = max(SMALL_BYTES, min(DIRECT_BYTES, self._room_bytes(only) // 2))
         return structs.replace(reply, direct_ms=direct_ms, direct_bytes=direct_bytes)
 
-    def _has_room(self, node: Node) -> bool:
+    def _room_bytes(self, node: Node) -> int:
         free_bytes = node.free_bytes - self._shards.promised().get(node.index, 0)
-        return free_bytes >= node.info.capacity_bytes // SPARE_SHARE
+        return free_bytes - node.info.capacity_bytes // SPARE_SHARE
 
     def _is_plain(self, item: PutItem) -> bool:
         spec = self._shards.specs_by_digest[item.keyspace]

@@ -260,7 +260,7 @@ class PutStart(Message, frozen=True):
     promise_ms: int = 10000
 
 
-DIRECT_BYTES = 16 << 20
+DIRECT_BYTES = 128 << 20
 """Payload of one direct put: what goes to waste where the objects are in the pool already."""
 
 
@@ -852,8 +852,8 @@ class Committed(Message, frozen=True):
     ahead: Granted | None = None
 
 
-AHEAD_SLOTS = 64
-AHEAD_BYTES = 32 << 20
+AHEAD_SLOTS = 128
+AHEAD_BYTES = 128 << 20
 """Slots of one put that are granted ahead, at most."""
 
 

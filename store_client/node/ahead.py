@@ -27,7 +27,7 @@ from moonpool.store_client.node.naming import name_slots
 from moonpool.store_client.node.puts import PUTS_MAX, Put, Writer, Writers
 from moonpool.store_client.node.slots import Slots
 
-SHARE = 32
+SHARE = 16
 """Part of the segment that the grants of all sessions may take together."""
 
 PAGES_LEFT = 8

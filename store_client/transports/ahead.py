@@ -9,7 +9,7 @@ from moonpool.schemas.keyspace import KeyspaceSpec
 from moonpool.schemas.messages import AHEAD_BYTES, AHEAD_SLOTS, Granted
 from moonpool.schemas.packed import U32, u32s
 from moonpool.store_client.node.layout import fixed_slot_bytes, object_slot_bytes
-from moonpool.store_client.transports.base import WriteBatch
+from moonpool.store_client.transports.base import SpecOf, WriteBatch
 
 GRANTS_MAX = 8
 
@@ -60,22 +60,27 @@ class AheadGrants:
         return [grant.put_id for grant in old]
 
 
-def slot_bytes_of(batch: WriteBatch, spec: KeyspaceSpec | None) -> int:
-    """Size of the slots that the node grants for these objects; 0 where they have several, or are too many to be granted
-    slots ahead."""
-    count = batch.source.count
-    if spec is None or not 0 < count <= AHEAD_SLOTS:
+def slot_bytes_of(batches: Sequence[WriteBatch], spec_of: SpecOf) -> int:
+    """Size of the slots that the node grants for these objects; 0 where they have several or are of several keyspaces, or are too
+    many to be granted slots ahead."""
+    keyspace, count = batches[0].item.keyspace, sum(batch.source.count for batch in batches)
+    spec = spec_of(keyspace)
+    if spec is None or not 0 < count <= AHEAD_SLOTS or any(one.item.keyspace != keyspace for one in batches):
         return 0
+    sizes = {_slot_bytes(batch, spec) for batch in batches}
+    size = sizes.pop()
+    return 0 if sizes or size * count > AHEAD_BYTES else size
+
+
+def _slot_bytes(batch: WriteBatch, spec: KeyspaceSpec) -> int:
+    """Of one batch; 0 where they have several sizes."""
     if spec.variable_size:
         sizes = batch.lengths.tolist()
         if batch.item.keys:
             sizes = list(map(int.__add__, sizes, key_bytes(batch.item.keys)))
         size = object_slot_bytes(max(sizes))
-        if object_slot_bytes(min(sizes)) != size:
-            return 0
-    else:
-        size = fixed_slot_bytes(spec.shard_bytes[batch.item.rank])
-    return size if size * count <= AHEAD_BYTES else 0
+        return size if object_slot_bytes(min(sizes)) == size else 0
+    return fixed_slot_bytes(spec.shard_bytes[batch.item.rank])
 
 
 def key_bytes(keys: Sequence[str]) -> list[int]:

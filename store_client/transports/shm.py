@@ -60,7 +60,7 @@ CHUNK_BYTES = 64 << 20
 """Deadlines are looked at in between."""
 
 HASHED_CHUNK_BYTES = 8 << 20
-"""Copied, then hashed while still in the cache."""
+"""Copied, then hashed while still in the cache: in Python. C hashes while it copies."""
 
 DEVICE_CHUNK_BYTES = 128 << 20
 """For a device nothing is hashed, and each wait for it costs as much as some MiB of copies."""
@@ -133,7 +133,7 @@ class ShmTransport:
         with self._gate:
             if not self._registered:
                 self._register_mapping()
-            chunk_bytes = HASHED_CHUNK_BYTES if batch.verify else CHUNK_BYTES
+            chunk_bytes = HASHED_CHUNK_BYTES if batch.verify and not self._native else CHUNK_BYTES
             if not self._host and self._copier.device:
                 chunk_bytes = DEVICE_CHUNK_BYTES
             if len(batch.lengths) <= CHUNK_OBJECTS and total_bytes(batch.lengths) <= chunk_bytes:
@@ -207,7 +207,7 @@ class ShmTransport:
         where there are none. Raises MoonpoolError."""
         with self._gate:
             self._register_mapping()
-            slot_bytes = slot_bytes_of(batch, self._spec_of(batch.item.keyspace))
+            slot_bytes = slot_bytes_of([batch], self._spec_of)
             return self._put_ahead(batch, slot_bytes, deadline_s)
 
     def prepare(self) -> None:
@@ -258,10 +258,9 @@ class ShmTransport:
         if len(group) == 1 and self.door is not None and group[0].item.lengths and is_small(group[0]):
             return self.door.write(group[0], deadline_s)  # one exchange with the node less
         self._session.open(deadline_s)
-        slot_bytes = 0
-        if len(group) == 1:
-            slot_bytes = slot_bytes_of(group[0], self._spec_of(group[0].item.keyspace))
-            outcome = None if overlapped else self._put_ahead(group[0], slot_bytes, deadline_s)
+        slot_bytes = slot_bytes_of(group, self._spec_of)
+        if len(group) == 1 and not overlapped:
+            outcome = self._put_ahead(group[0], slot_bytes, deadline_s)
             if outcome is not None:
                 return np.frombuffer(outcome, dtype=np.uint8)
         return (yield from self._begin_and_commit(group, slot_bytes, deadline_s, overlapped))

@@ -16,6 +16,7 @@ from support.waiting import soon, wait_until
 
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
+    AHEAD_BYTES,
     AHEAD_SLOTS,
     BeginItem,
     Committed,
@@ -241,10 +242,13 @@ def test_grants_are_given_out_once_and_expire() -> None:
 def test_only_objects_of_one_class_are_put_so() -> None:
     objects = objects_keyspace()
 
-    def size_of(sizes: list[int], keys: list[str]) -> int:
+    def batch(sizes: list[int], keys: list[str], keyspace: bytes = objects.digest()) -> WriteBatch:
         source = Fragments.lists([[1 << 40]] * len(sizes), [[size] for size in sizes])
-        item = BeginItem(objects.digest(), 0, 0, b"", b"", pack_u64(sizes), keys)
-        return slot_bytes_of(WriteBatch(item, np.array(sizes, dtype=np.uint64), source), objects)
+        item = BeginItem(keyspace, 0, 0, b"", b"", pack_u64(sizes), keys)
+        return WriteBatch(item, np.array(sizes, dtype=np.uint64), source)
+
+    def size_of(sizes: list[int], keys: list[str]) -> int:
+        return slot_bytes_of([batch(sizes, keys)], lambda _: objects)
 
     assert size_of([65536, 65534], ["k", "key"]) == 73728
     assert size_of([65535], ["ü"]) == 73728 and size_of([65535], ["u"]) == 65536
@@ -252,4 +256,10 @@ def test_only_objects_of_one_class_are_put_so() -> None:
     assert size_of([10], []) == 1024
     assert size_of([10] * AHEAD_SLOTS, ["k"] * AHEAD_SLOTS) == 1024
     assert size_of([10] * (AHEAD_SLOTS + 1), ["k"] * (AHEAD_SLOTS + 1)) == 0
-    assert size_of([32 << 20], ["k"]) == 0
+    assert size_of([AHEAD_BYTES], ["k"]) == 0
+    half, more = [batch([size] * (AHEAD_SLOTS // 2), []) for size in (10, 2000)]
+    assert slot_bytes_of([half, half], lambda _: objects) == 1024
+    assert slot_bytes_of([half, half, batch([10], [])], lambda _: objects) == 0
+    assert slot_bytes_of([half, more], lambda _: objects) == 0
+    assert slot_bytes_of([half, batch([10], [], bytes(32))], lambda _: objects) == 0
+    assert slot_bytes_of([half], lambda _: None) == 0

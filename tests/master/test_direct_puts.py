@@ -10,7 +10,7 @@ from msgspec import structs
 from support.paper_cluster import BLOCK_BYTES, Block, PaperCluster, chain, chained_spec, flat_spec
 
 from moonpool.master.core import Outcome
-from moonpool.master.direct_puts import DIRECT_MS
+from moonpool.master.direct_puts import DIRECT_MS, SPARE_SHARE
 from moonpool.schemas.keyspace import objects_keyspace
 from moonpool.schemas.messages import (
     AS_CONFIGURED,
@@ -79,10 +79,14 @@ def test_writers_of_other_hosts_may_where_there_is_one_node_in_all(host: str) ->
     assert start(cluster, item(cluster, 4, 5), host=host).answers == [bytes([PutAnswer.NO_NODE])]
 
 
+def free_bytes_are(cluster: PaperCluster, free_bytes: int) -> None:
+    """Of 1 GiB."""
+    beat = Heartbeat(cluster.segments["a"].info.segment, 7, free_bytes)
+    cluster.core.handle(beat, cluster.now_s, cluster.origin())
+
+
 def little_room(cluster: PaperCluster) -> None:
-    cluster.core.handle(
-        Heartbeat(cluster.segments["a"].info.segment, 7, (1 << 30) // 16 - 1), cluster.now_s, cluster.origin()
-    )
+    free_bytes_are(cluster, (1 << 30) // SPARE_SHARE - 1)
 
 
 def unconfirmed_removal(cluster: PaperCluster) -> None:
@@ -123,11 +127,20 @@ def test_a_quota_of_somebody_else_does_not_matter_nor_one_that_was() -> None:
 
 def test_small_objects_may_also_where_there_is_little_room() -> None:
     cluster = pool()
-    assert start(cluster, item(cluster)).direct_bytes == DIRECT_BYTES
+    assert start(cluster, item(cluster)).direct_bytes > SMALL_BYTES
     little_room(cluster)
     reply = start(cluster, item(cluster, 1, 2))
     assert (reply.direct_ms, reply.direct_bytes) == ([DIRECT_MS], SMALL_BYTES)
     assert start(cluster, item(cluster, 0, 1)).direct_ms == []
+
+
+@pytest.mark.parametrize("room_bytes", [2 * SMALL_BYTES - 2, 20 << 20, 2 * DIRECT_BYTES, 600 << 20])
+def test_half_of_the_room_at_most(room_bytes: int) -> None:
+    """What is free, less what is promised (one block of this very put) and a part that is left alone."""
+    cluster = pool()
+    free_bytes_are(cluster, (1 << 30) // SPARE_SHARE + BLOCK_BYTES + room_bytes)
+    wanted = min(max(room_bytes // 2, SMALL_BYTES), DIRECT_BYTES)
+    assert start(cluster, item(cluster)).direct_bytes == wanted
 
 
 def test_room_that_is_promised_is_no_room() -> None:
