@@ -186,7 +186,7 @@ def test_other_threads_run_during_a_transfer(
     def tick() -> None:
         while not stop.is_set():
             ticks.append(time.monotonic())
-            time.sleep(0.001)
+            time.sleep(0.0002)  # 64 MiB may take no more than 5 ms
 
     ticker = threading.Thread(target=tick)
     ticker.start()
