@@ -45,6 +45,9 @@ def read_slots(
     corrupt: int,
     /,
 ) -> bytearray: ...
+def sweep(
+    layout: Any, first: int, end: int, keyspace: int, before: int, shard: int, hashes: bytes | None, /
+) -> bytes: ...
 def sums(columns: tuple[Any, Any, Any, Any, Any], threads: int, /) -> bytes: ...
 def exchange_lanes(
     columns: tuple[Any, Any, Any, Any, Any],

@@ -80,6 +80,7 @@ static PyMethodDef methods[] = {
     {"read_lane", hot_read_lane, METH_VARARGS, NULL},
     {"serve_reads", hot_serve_reads, METH_VARARGS, NULL},
     {"swap", hot_swap, METH_VARARGS, NULL},
+    {"sweep", hot_sweep, METH_VARARGS, NULL},
     {"name_slots", hot_name_slots, METH_VARARGS, NULL},
     {"hash_keys", hot_hash_keys, METH_VARARGS, NULL},
     {"find_rows", hot_find_rows, METH_VARARGS, NULL},

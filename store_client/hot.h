@@ -9,7 +9,7 @@
 #include <time.h>
 
 /* What a call takes and gives; native.py names the one it was written for. One more with each change of either. */
-#define HOT_FORMAT 17
+#define HOT_FORMAT 18
 
 /* A column of u64, to be released; -1 and an exception where it is none. */
 int hot_view_u64(PyObject *object, Py_buffer *view, int flags, Py_ssize_t *count);
@@ -49,6 +49,7 @@ PyObject *hot_serve_reads(PyObject *self, PyObject *arguments);
 PyObject *hot_swap(PyObject *self, PyObject *arguments);
 PyObject *hot_gather(PyObject *self, PyObject *arguments);
 PyObject *hot_probe_points(PyObject *self, PyObject *arguments);
+PyObject *hot_sweep(PyObject *self, PyObject *arguments);
 PyObject *hot_name_slots(PyObject *self, PyObject *arguments);
 
 #endif

@@ -24,7 +24,7 @@ from moonpool.store_client.fragments import Fragments
 
 log = logging.getLogger(__name__)
 
-FORMAT = 17
+FORMAT = 18
 """HOT_FORMAT of hot.h that this file was written for."""
 
 try:
@@ -265,6 +265,14 @@ def name_slots(
     has the same in Python. Raises ValueError."""
     columns = (layout, slots, header, lengths)
     return _hot.name_slots(columns, generation, slot_bytes, by_class, hashes, parent, keys)
+
+
+def sweep(layout: U64, pages: range, keyspace: int, shard: int, before: int, hashes: bytes | None) -> U32:
+    """Slots of those pages that are WRITING or COMMITTED in that keyspace and shard, with one of the hashes (32 bytes each,
+    ascending; None: any), of a generation below `before` (0: any). Only where HOT: node/drops.py has the same in Python.
+    Raises ValueError."""
+    found = _hot.sweep(layout, pages.start, pages.stop, keyspace, before, shard, hashes)
+    return np.frombuffer(found, dtype=np.uint32)
 
 
 def python_hash_keys(keys: Sequence[str], bytes_max: int) -> bytes | int:

@@ -9,6 +9,7 @@ from moonpool.schemas.errors import InvalidParams
 from moonpool.schemas.header import SlotState, keyspace_word
 from moonpool.schemas.messages import DropList, Status
 from moonpool.schemas.packed import U32, U64, count_of, distinct, u32s, u64s
+from moonpool.store_client import native
 from moonpool.store_client.node.headers import DOOMED, generations_in, states_in, words_of
 from moonpool.store_client.node.layout import orders_obeyed
 from moonpool.store_client.node.obeyed import Obeyed
@@ -85,27 +86,40 @@ class Drops:
         before: int = 0,
     ) -> int:
         """Drops whatever of a shard's rows lies in SWEEP_PAGES pages from `first_page` on; None: the whole keyspace.
-        `hashes`: S32. `before`: see Drop. Returns how many slots it hit."""
-        hit = 0
-        word = np.uint64(keyspace_word(keyspace))
+        `hashes`: as hash_set has them. `before`: see Drop. Returns how many slots it hit."""
+        pages = range(first_page, min(first_page + SWEEP_PAGES, self._slots.layout.page_count))
+        word = keyspace_word(keyspace)
+        if native.HOT:
+            names = None if hashes is None else hashes.tobytes()
+            slots = native.sweep(self._slots.native_layout, pages, word, shard, before, names)
+        else:
+            slots = self._meant(pages, word, shard, before, hashes)
+        if len(slots):
+            writing = states_in(self._slots.headers.words[self._slots.rows(slots)]) == SlotState.WRITING
+            self._doom(slots[writing])
+            self._slots.forget(slots[~writing])
+        return len(slots)
+
+    def _meant(
+        self, pages: range, word: int, shard: int, before: int, hashes: NDArray[np.bytes_] | None
+    ) -> U32:
+        """See native.sweep."""
+        found = [np.zeros(0, dtype=np.uint32)]
         fields = self._slots.headers.fields
-        for page in range(first_page, min(first_page + SWEEP_PAGES, self._slots.layout.page_count)):
+        for page in pages:
             slots = self._slots.page_slots(page)
             if not len(slots):
                 continue
             first = page * self._slots.layout.headers_per_page
             headers = fields[first : first + len(slots)]
-            states = states_in(headers["word"])
-            wanted = (headers["keyspace"] == word) & (states != SlotState.FREE) & (headers["shard"] == shard)
+            wanted = headers["keyspace"] == np.uint64(word)
+            wanted &= (states_in(headers["word"]) != SlotState.FREE) & (headers["shard"] == shard)
             if before:
                 wanted &= generations_in(headers["word"]) < np.uint64(before)
             if hashes is not None and wanted.any():
                 wanted[wanted] = np.isin(headers["block_hash"][wanted], hashes)
-            writing = wanted & (states == SlotState.WRITING)
-            self._doom(slots[writing])
-            self._slots.forget(slots[wanted & ~writing])
-            hit += int(wanted.sum())
-        return hit
+            found.append(slots[wanted])
+        return np.concatenate(found)
 
     def _doom(self, slots: U32) -> None:
         if not len(slots):
@@ -148,8 +162,8 @@ class Drops:
 
 
 def hash_set(packed: bytes, hash_bytes: int) -> NDArray[np.bytes_]:
-    """Packed hashes as the S32 array that headers are compared with. Raises InvalidParams."""
+    """Packed hashes as the ascending S32 array that headers are compared with. Raises InvalidParams."""
     padded = np.zeros((count_of(packed, hash_bytes, "drop.hashes"), 32), dtype=np.uint8)
     padded[:, :hash_bytes] = np.frombuffer(packed, dtype=np.uint8).reshape(-1, hash_bytes)
-    result: NDArray[np.bytes_] = padded.view("S32").reshape(-1)
+    result: NDArray[np.bytes_] = np.sort(padded.view("S32").reshape(-1))
     return result
