@@ -290,6 +290,7 @@ class MasterCore:
         steps, first = self._steps(now_s), self.tenants.over()
         evicted = self._shards.need(node.index, message.want_bytes, now_s, steps, first)
         self._counts["needs"] += 1
+        node.gained(evicted.freed_bytes)
         claims = self._shards.claims if evicted.drops else []
         reply = Victims(evicted.drops, evicted.freed_bytes, evicted.next_age_ms, claims)
         return Outcome(reply, self._pushes(evicted.steps))

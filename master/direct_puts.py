@@ -20,7 +20,7 @@ from moonpool.schemas.messages import DIRECT_BYTES, SMALL_BYTES, NodeState, PutI
 DIRECT_MS = 1000
 """Drains and quotas come into force for direct puts when this is over; for puts under way that takes longer."""
 
-SPARE_SHARE = 16
+SPARE_SHARE = 32
 """This part of a node's memory is no room for direct puts, small ones apart: what they waste, others would have to leave for."""
 
 

@@ -46,6 +46,12 @@ class Node:
     retold: set[int] = field(default_factory=set)
     obeyed: dict[ShardOrder, None] = field(default_factory=dict)
 
+    def gained(self, size_bytes: int) -> None:
+        """So much more is free, or less: until the next heartbeat says it exactly. Who places puts would else take a node that
+        evicts as much as is put for one that gets fuller and fuller."""
+        if self.complete:
+            self.free_bytes += size_bytes
+
     def stream(self, shard: int) -> ReportStream:
         """The one ordered stream between the segment and that shard."""
         stream = self.streams.get(shard)

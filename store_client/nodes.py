@@ -117,12 +117,10 @@ class NodeLink:
         return self._put_few(message.item, lambda: door.put(message, deadline_s))
 
     def put_direct(self, batch: WriteBatch, deadline_s: float) -> bytes | None:
-        """`write` of a few objects of a flat keyspace that no master was asked about: a Status byte each. On this host into
-        slots that the node has granted ahead. None, and nothing was put: they go the batches' way."""
+        """`write` of a few objects of a flat keyspace that no master was asked about: a Status byte each. None, and nothing was
+        put: they go the batches' way."""
         transport = self.transport
-        if isinstance(transport, ShmTransport):
-            return self._put_few(batch.item, lambda: transport.put_ahead(batch, deadline_s))
-        if isinstance(transport, TcpTransport):
+        if isinstance(transport, (ShmTransport, TcpTransport)):
             return self._put_few(batch.item, lambda: transport.write([batch], deadline_s)[0].tobytes())
         return None
 

@@ -202,14 +202,6 @@ class ShmTransport:
             statuses[i] = outcome[first:end]
         return True
 
-    def put_ahead(self, batch: WriteBatch, deadline_s: float) -> bytes | None:
-        """`write` of a few objects into slots that the node has granted ahead: a Status byte each. None, and nothing was put,
-        where there are none. Raises MoonpoolError."""
-        with self._gate:
-            self._register_mapping()
-            slot_bytes = slot_bytes_of([batch], self._spec_of)
-            return self._put_ahead(batch, slot_bytes, deadline_s)
-
     def prepare(self) -> None:
         """See Transport: pins the mapping for a device; without one, fills the page tables of this process."""
         with self._gate:

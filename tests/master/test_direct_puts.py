@@ -143,6 +143,21 @@ def test_half_of_the_room_at_most(room_bytes: int) -> None:
     assert start(cluster, item(cluster)).direct_bytes == wanted
 
 
+def test_room_that_victims_leave_is_room_before_the_next_heartbeat() -> None:
+    """A full pool that many put into would seem fuller with each put, for up to a second."""
+    cluster = pool()
+    free_bytes_are(cluster, (1 << 30) // SPARE_SHARE + (20 << 20))
+
+    def room_bytes(number: int) -> int:
+        return 2 * start(cluster, item(cluster, number, number + 1)).direct_bytes + number * BLOCK_BYTES
+
+    before = room_bytes(1)
+    cluster.commit("a", [Block(name) for name in NAMES[20:]])
+    assert room_bytes(2) == before - 20 * BLOCK_BYTES
+    cluster.need("a", 15)
+    assert room_bytes(3) == before - 5 * BLOCK_BYTES
+
+
 def test_room_that_is_promised_is_no_room() -> None:
     cluster = pool()
     large = structs.replace(item(cluster, 0, 40), size_bytes=25 << 20)
