@@ -10,7 +10,7 @@ SLOW := vllm or etcd or mooncake or browser
 # Two at a time: most tests wait for processes. A file's tests stay together, in their order.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
-.PHONY: help setup demo serve test test-fast soak lint format bench docs clean
+.PHONY: help setup demo serve test test-fast soak sanitize lint format bench docs clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,9 @@ test-fast: $(STAMP) ## the quick tests only
 soak: $(STAMP) ## the long forms of the randomised tests, and 20 minutes of chaos over etcd
 	MOONPOOL_SOAK=1 $(PYTEST) --timeout=3600 -m "not ($(SLOW) or gpu)"
 	MOONPOOL_SOAK=1 $(PYTEST) --timeout=3600 -s tests/chaos
+
+sanitize: $(STAMP) ## tests of the loops in C with the sanitizers of gcc
+	@PYTHON=$(PYTHON_IN_VENV) scripts/sanitize.sh
 
 bench: $(STAMP) ## what the pool costs on this machine
 	@$(VENV)/bin/moonpool bench
