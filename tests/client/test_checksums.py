@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import shutil
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,6 +90,41 @@ def test_zero_means_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mismatches(objects, told).tolist() == [False, True]
     monkeypatch.setattr(xxhash, "xxh3_64_intdigest", lambda payload: 0)
     assert checksum_of(memoryview(b"x")) == 1
+
+
+class SumOfC(ctypes.Structure):
+    """Sum of hot_sum.h, and room to spare."""
+
+    _fields_ = (("bytes", ctypes.c_char * 1024),)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """hot_sum.c as it runs on processors without AVX2, and not on x86: nobody has called hot_choose_sum."""
+    compiler, source = shutil.which("gcc"), Path(native.__file__).with_name("hot_sum.c")
+    if compiler is None or not source.exists():
+        pytest.skip("no compiler, or no source")
+    library = tmp_path_factory.mktemp("sums") / "sums.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O3", "-o", library, source], check=True)
+    loaded = ctypes.CDLL(str(library))
+    loaded.hot_sum_end.restype = ctypes.c_uint64
+    return loaded
+
+
+@pytest.mark.parametrize("how", [0, 1, 2])
+def test_processors_of_other_kinds_sum_the_same(plain: ctypes.CDLL, how: int) -> None:
+    for length in [*range(300), 1023, 1024, 1025, 2048, 2049, 65_536, len(BYTES)]:
+        for step in (len(BYTES), 64, 100, 1000):
+            state, copy = SumOfC(), ctypes.create_string_buffer(length + 1)
+            plain.hot_sum_begin(ctypes.byref(state), ctypes.c_uint64(length))
+            for first in range(0, length, step):
+                size = min(step, length - first)
+                to = ctypes.byref(copy, first) if how else None
+                source = ctypes.c_void_p(BYTES.ctypes.data + first)
+                plain.hot_sum_add(ctypes.byref(state), to, source, ctypes.c_uint64(size), how)
+            told = plain.hot_sum_end(ctypes.byref(state))
+            assert told == xxhash.xxh3_64_intdigest(BYTES[:length].data)
+            assert not how or copy.raw == BYTES[:length].tobytes() + b"\0"
 
 
 @needs_c
