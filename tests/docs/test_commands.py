@@ -13,7 +13,7 @@ from support.doc_session import Script, run
 
 NOT_RUN: dict[str, str] = {
     r"make (setup|lint|test|test-fast|soak)": "what CI itself does, from a fresh clone",
-    r"make bench": "minutes",
+    r"make (bench|sanitize)": "minutes",
     r"make demo": "tests/demo/test_demo.py runs it",
     r"make docs": "would write; test_documents.py looks whether it had anything to do",
     r"python -m vllm\..* --model MODEL .*": "an engine: tests/demo/test_quick_start.py runs such a line",
