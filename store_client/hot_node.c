@@ -156,7 +156,7 @@ static struct iovec take_headers(Lane *lane) {
     atomic_thread_fence(memory_order_seq_cst);
     for (uint32_t i = 0, at = 0; i < lane->count; i++)
         if (lane->statuses[i] == STATUS_OK)
-            memcpy(&lane->headers[at++], (const void *)hot_header(lane->layout, load_u32(lane->slots, i)), sizeof(Header));
+            hot_copy_header(&lane->headers[at++], hot_header(lane->layout, load_u32(lane->slots, i)));
     return (struct iovec){lane->headers, sizeof(Header) * lane->sent};
 }
 

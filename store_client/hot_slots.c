@@ -103,11 +103,14 @@ static void judge(const Columns *columns, uint64_t keyspace, int rank, const uin
     size_t hash_bytes = (size_t)columns->views[HASHES].itemsize;
     atomic_thread_fence(memory_order_acquire);
     for (Py_ssize_t i = 0; i < columns->objects; i++) {
-        const volatile Header *header = hot_header(layout, slots[i]);
         const char *hash = (const char *)columns->views[HASHES].buf + hash_bytes * (size_t)i;
-        int holds = starts[i] && hot_holds(header, (Asked){generations[i], keyspace, lengths[i], rank, hash, hash_bytes});
-        int wrong = holds && sums[i] && sums[i] != header->checksum;
-        statuses[i] = wrong ? bad[1] : holds ? 0 : bad[0];
+        Header header;
+        statuses[i] = bad[0];
+        if (!starts[i])
+            continue;
+        hot_copy_header(&header, hot_header(layout, slots[i]));
+        if (hot_holds(&header, (Asked){generations[i], keyspace, lengths[i], rank, hash, hash_bytes}))
+            statuses[i] = sums[i] && sums[i] != header.checksum ? bad[1] : 0;
     }
 }
 

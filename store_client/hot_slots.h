@@ -2,6 +2,7 @@
 #ifndef MOONPOOL_HOT_SLOTS_H
 #define MOONPOOL_HOT_SLOTS_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -42,6 +43,14 @@ static inline uint64_t hot_slot_address(const Layout *layout, uint32_t slot, uin
 static inline const volatile Header *hot_header(const Layout *layout, uint32_t slot) {
     uint64_t row = (slot >> SLOT_INDEX_BITS) * layout->headers_per_page + (slot & ((1 << SLOT_INDEX_BITS) - 1));
     return (const volatile Header *)(uintptr_t)layout->headers + row;
+}
+
+/* A header as it is at one moment, as far as its word is what it was before: whoever takes a slot changes the word first and
+ * writes it last (I3), so what was read before the word belongs to it, or the word is another one. */
+static inline void hot_copy_header(Header *to, const volatile Header *from) {
+    memcpy(to, (const void *)from, sizeof *to);
+    atomic_thread_fence(memory_order_acquire);
+    to->word = from->word;
 }
 
 /* What a header has to say of an object's bytes (I3): schemas/header.py's holds. `hash` may be shorter than a header's,

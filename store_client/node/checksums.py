@@ -143,8 +143,10 @@ def _still(core: NodeCore, slots: U32, words: U64) -> tuple[U32, U64]:
 
 
 def _payloads(core: NodeCore, slots: U32) -> Fragments:
-    """Where their bytes lie."""
+    """Where their bytes lie: inside their slots, whatever a writer that maps the segment has made of their headers."""
+    sizes = core.slots.allocator.slot_bytes[slots >> SLOT_INDEX_BITS]
     lengths = core.slots.headers.snapshot(core.slots.rows(slots))["length"]
-    starts = core.slots.layout.data_offsets(slots, core.slots.allocator.slot_bytes[slots >> SLOT_INDEX_BITS])
+    starts = core.slots.layout.data_offsets(slots, sizes)
     addresses = starts.astype(np.uint64) + np.uint64(address_of(core.slots.data))
-    return Fragments(addresses, np.ascontiguousarray(lengths), np.arange(len(slots) + 1, dtype=np.int64))
+    inside = np.minimum(lengths, sizes.astype(np.uint64))
+    return Fragments(addresses, inside, np.arange(len(slots) + 1, dtype=np.int64))

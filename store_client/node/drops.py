@@ -14,6 +14,7 @@ from moonpool.store_client.node.headers import DOOMED, generations_in, states_in
 from moonpool.store_client.node.layout import orders_obeyed
 from moonpool.store_client.node.obeyed import Obeyed
 from moonpool.store_client.node.puts import Put, Writers
+from moonpool.store_client.node.reports import MESSAGE_ROWS
 from moonpool.store_client.node.slots import Slots
 
 FORWARDS_MAX = 1 << 16
@@ -97,7 +98,11 @@ class Drops:
         if len(slots):
             writing = states_in(self._slots.headers.words[self._slots.rows(slots)]) == SlotState.WRITING
             self._doom(slots[writing])
-            self._slots.forget(slots[~writing])
+            gone = slots[~writing]
+            for first in range(
+                0, len(gone), MESSAGE_ROWS
+            ):  # each a part of a report that takes its master a moment only
+                self._slots.forget(gone[first : first + MESSAGE_ROWS])
         return len(slots)
 
     def _meant(

@@ -289,6 +289,8 @@ class Lane:
                 send(self._sock, [piece], deadline_s, self._peer)
         fence()
         trailer = core.slots.headers.snapshot(rows)
+        fence()
+        trailer["word"] = core.slots.headers.words[rows]  # last: whoever takes a slot changes it first
         if own is not None:
             trailer = own_headers(trailer, own)
         send(self._sock, [trailer.tobytes()] if len(rows) else [], deadline_s, self._peer)

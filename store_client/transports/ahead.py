@@ -62,10 +62,12 @@ class AheadGrants:
 
 def slot_bytes_of(batches: Sequence[WriteBatch], spec_of: SpecOf) -> int:
     """Size of the slots that the node grants for these objects; 0 where they have several or are of several keyspaces, or are too
-    many to be granted slots ahead."""
+    many to be granted slots ahead, or will never be put in one batch, as plain objects are once no master is asked."""
     keyspace, count = batches[0].item.keyspace, sum(batch.source.count for batch in batches)
     spec = spec_of(keyspace)
     if spec is None or not 0 < count <= AHEAD_SLOTS or any(one.item.keyspace != keyspace for one in batches):
+        return 0
+    if len(batches) > 1 and not spec.variable_size:
         return 0
     sizes = {_slot_bytes(batch, spec) for batch in batches}
     size = sizes.pop()
@@ -75,7 +77,7 @@ def slot_bytes_of(batches: Sequence[WriteBatch], spec_of: SpecOf) -> int:
 def _slot_bytes(batch: WriteBatch, spec: KeyspaceSpec) -> int:
     """Of one batch; 0 where they have several sizes."""
     if spec.variable_size:
-        sizes = batch.lengths.tolist()
+        sizes = batch.lengths.tolist() or [0]
         if batch.item.keys:
             sizes = list(map(int.__add__, sizes, key_bytes(batch.item.keys)))
         size = object_slot_bytes(max(sizes))

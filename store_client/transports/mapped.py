@@ -70,13 +70,13 @@ class MappedSegment:
 
     def headers(self, slots: U32) -> Headers:
         """Snapshots of headers, taken after every load that came before this call. Slots must lie inside."""
-        # On Arm the copy's loads could come late, or the header's early. A release keeps what is before it before,
-        # an acquire that sees it keeps what is after it after: together a full barrier.
-        fence = threading.Lock()
-        fence.acquire()
-        fence.release()
-        fence.acquire()
-        return self._headers[self.layout.header_rows(slots)]
+        _fence()
+        rows = self.layout.header_rows(slots)
+        copies = self._headers[rows]
+        # Whoever takes a slot changes the word first and writes it last: what was read before the word belongs to it.
+        _fence()
+        copies["word"] = self._headers["word"][rows]
+        return copies
 
     def view(self, address: int, length: int) -> U8:
         """Mapped bytes, not copied."""
@@ -94,3 +94,12 @@ class MappedSegment:
         """Unmaps. The caller knows that no copy is under way."""
         del self._bytes, self._page_table, self._headers
         self._mapping.close()
+
+
+def _fence() -> None:
+    """On Arm the copy's loads could come late, or the header's early. A release keeps what is before it before, an acquire that
+    sees it keeps what is after it after: together a full barrier."""
+    lock = threading.Lock()
+    lock.acquire()
+    lock.release()
+    lock.acquire()

@@ -141,19 +141,19 @@ class OwnSegment:
     """Slots in memory of the test's own, each a page, and the objects that were copied out of them."""
 
     def __init__(self, sizes: list[int]) -> None:
-        count, page_bytes = len(sizes), max(sizes) + 64
-        self.data = np.random.default_rng(1).integers(0, 256, (count, page_bytes), dtype=np.uint8)
-        self.headers = np.zeros(count, dtype=HEADER_DTYPE)
+        slots, page_bytes = len(sizes), max(sizes) + 64
+        self.data = np.random.default_rng(1).integers(0, 256, (slots, page_bytes), dtype=np.uint8)
+        self.headers = np.zeros(slots, dtype=HEADER_DTYPE)
         self.headers["word"] = word_of(SlotState.COMMITTED, 5)
         self.headers["length"] = sizes
         self.headers["checksum"] = [
             checksum_of(row[:size].data) for row, size in zip(self.data, sizes, strict=True)
         ]
-        self._cut = np.full(count, page_bytes, dtype=np.uint32)
+        self._cut = np.full(slots, page_bytes, dtype=np.uint32)
         places = [one.ctypes.data for one in (self.data, self.headers, self._cut)]
-        self._layout = np.array([*places, page_bytes, count, 1], dtype=np.uint64)
-        self._slots = np.arange(count, dtype=np.uint32) << np.uint32(SLOT_INDEX_BITS)
-        self.into = np.zeros((count, page_bytes), dtype=np.uint8)
+        self._layout = np.array([*places, page_bytes, slots, 1], dtype=np.uint64)
+        self._slots = np.arange(slots, dtype=np.uint32) << np.uint32(SLOT_INDEX_BITS)
+        self.into = np.zeros((slots, page_bytes), dtype=np.uint8)
         starts = [row.ctypes.data for row in self.into]
         cuts = [min(size, 1000) for size in sizes]  # two pieces each, the first one short
         self._pieces = Fragments.lists(
@@ -163,9 +163,9 @@ class OwnSegment:
 
     def read(self, *, verify: bool) -> list[int]:
         """Statuses. What is OK has been copied, and nothing beside it."""
-        count = len(self._slots)
         self.into[:] = 0
-        generations, hashes = np.full(count, 5, dtype=np.uint64), np.zeros(count, dtype="S32")
+        generations = np.full(len(self._slots), 5, dtype=np.uint64)
+        hashes = np.zeros(len(self._slots), dtype="S32")
         lengths = self._pieces.lengths()
         statuses = native.read_slots(
             self._layout, self._slots, generations, lengths, hashes, 0, 0, self._pieces, verify

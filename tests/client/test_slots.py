@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 from support.payloads import chain_hashes
 from support.waiting import soon
 
+from moonpool.schemas.header import SlotState
 from moonpool.schemas.messages import Granted, RegisterKeyspace, Status
 from moonpool.schemas.packed import pack_u32
 from moonpool.store_client import native
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.node.headers import words_of
+from moonpool.store_client.transports import mapped
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.transports.shm import ShmTransport
 
@@ -180,3 +183,24 @@ def test_every_byte_of_a_large_object_lands_and_none_beside_it(
     first = 2 * slot_bytes
     assert (data[first : first + length] == source).all()
     assert not data[:first].any() and not data[first + length :].any()
+
+
+def test_a_word_is_read_behind_the_rest_of_its_header(
+    transport: ShmTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a slot that is taken meanwhile would seem to hold what was asked for, with somebody else's checksum."""
+    stored = Stored(transport, f"word {transport._native}", monkeypatch)
+    fence, fences = mapped._fence, list[int]()
+
+    def taken_behind_the_second() -> None:
+        fence()
+        fences.append(len(fences))
+        if len(fences) == 2:
+            transport._segment._headers["word"][
+                transport._segment.layout.header_rows(stored.batch.slots)
+            ] += 1
+
+    monkeypatch.setattr(mapped, "_fence", taken_behind_the_second)
+    headers = transport._segment.headers(stored.batch.slots)
+    assert not (headers["word"] == words_of(SlotState.COMMITTED, stored.batch.generations)).any()
+    assert (headers["length"] == BLOCK_BYTES).all()

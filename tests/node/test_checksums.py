@@ -98,6 +98,18 @@ def test_slots_that_changed_meanwhile_are_left_alone(stored: Stored, monkeypatch
     assert compute(stored.core, *past) == 0
 
 
+def test_a_length_that_a_writer_has_made_of_a_header_leads_nowhere(stored: Stored) -> None:
+    """Writers map the headers. What is summed lies inside the slot."""
+    compute(stored.core, stored.slots, stored.generations)
+    check = stored.check(3)
+    assert verify(stored.core, check)
+    for length in (1 << 40, (1 << 64) - 1):
+        stored.core.slots.headers.fields["length"][stored.core.slots.rows(stored.slots[3:4])] = length
+        assert compute(stored.core, stored.slots, stored.generations) == 20
+        stored.core.slots.headers.fields["checksum"][stored.core.slots.rows(stored.slots[3:4])] = 7
+        assert not verify(stored.core, check)
+
+
 def test_the_queue_is_bounded(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checksums, "QUEUED_MAX", 30)
     idle = Checksums()

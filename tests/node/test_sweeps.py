@@ -86,6 +86,26 @@ def test_a_sweep_frees_and_dooms(fast: bool) -> None:
     assert core.slots.committed == 40
 
 
+@pytest.mark.parametrize("fast", [pytest.param(True, marks=needs_c), False])
+def test_what_a_sweep_frees_is_told_in_parts(fast: bool) -> None:
+    """A master takes a moment for each."""
+    sink = IndexSink()
+    core = NodeCore(HeapMemory(Layout(1 << 20, 16)), sink)
+    core.open_session(SessionRecord(1, "/lock"))
+    spec = SPECS[0]
+    core.register(spec)
+    hashes = np.random.default_rng(2).bytes(16 * 3000)
+    core.begin(1, Begin(1, 1, [BeginItem(spec.digest(), 0, 0, b"", hashes)]), partial=False)
+    core.commit(1, [1])
+    told: list[int] = []
+    with (
+        patch.object(native, "HOT", fast),
+        patch.object(core.slots, "forget", lambda gone: told.append(len(gone))),
+    ):
+        assert core.drops.sweep(spec.digest(), None, 0) == 3000
+    assert told == [1024, 1024, 952]
+
+
 @needs_c
 def test_what_does_not_fit_is_refused() -> None:
     layout = core_of(0).slots.native_layout
