@@ -13,12 +13,14 @@ import msgspec
 
 from moonpool.schemas.errors import (
     CODES,
+    DeadlineExceeded,
     MoonpoolError,
     ProtocolError,
     RpcFailed,
     StaleEpoch,
     StreamGap,
     WrongShard,
+    from_wire,
 )
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.keyspace import KeyspaceSpec
@@ -190,16 +192,36 @@ class MasterLink:
                 self._connection.send(RegisterKeyspace(spec)).add_done_callback(_ignore)
 
     async def need(self, want_bytes: int) -> Victims | None:
-        """What the master gives up, already out of its index. None where it can't be asked. Of shards that are another
-        master's by now nothing is dropped."""
+        """What the master gives up, already out of its index. None where it can't be asked. An answer that comes too late is
+        obeyed all the same: nobody else will name those slots. Of shards that are another master's by now nothing is dropped."""
         if self._connection is None:
             return None
         try:
-            request = Need(self._info.segment, self.epoch, want_bytes)
-            victims = _expect(await self._connection.call(request, CALL_TIMEOUT_S), Victims)
+            reply = self._connection.send(Need(self._info.segment, self.epoch, want_bytes))
+            try:
+                await asyncio.wait({reply}, timeout=CALL_TIMEOUT_S)
+            finally:
+                if not reply.done():
+                    reply.add_done_callback(self._came_late)
+            if not reply.done():
+                raise DeadlineExceeded(peer=self.address, what="Need", timeout_s=CALL_TIMEOUT_S)
+            answer = reply.result()
+            if isinstance(answer, Failed):
+                raise from_wire(answer.code, answer.message)
+            return self._fresh(_expect(answer, Victims))
         except MoonpoolError as error:
             logger.warning("the master at %s gave no space: %s", self.address, error)
             return None
+
+    def _came_late(self, reply: asyncio.Future[Message]) -> None:
+        if reply.cancelled() or reply.exception() is not None:
+            return  # the connection is lost: the inventory on the next one tells of all slots
+        message = reply.result()
+        if isinstance(message, Victims):
+            with contextlib.suppress(MoonpoolError), self._core.lock:
+                self._core.drops.exact(self._fresh(message).drops)
+
+    def _fresh(self, victims: Victims) -> Victims:
         fresh = {shard for shard, epoch in victims.claims if self._fences.fresh(shard, epoch)}
         return msgspec.structs.replace(victims, drops=[one for one in victims.drops if one.shard in fresh])
 

@@ -29,6 +29,7 @@ from moonpool.schemas.messages import (
     Victims,
 )
 from moonpool.schemas.packed import pack_u64, u32s, u64s
+from moonpool.store_client.node import master_link
 from moonpool.store_client.node.layout import Layout
 from moonpool.store_client.node.runtime import Node
 from moonpool.store_client.node.segment import open_segment
@@ -361,6 +362,24 @@ async def test_need_is_answered_by_victims(running: Running, master: FakeMaster)
     assert answer.statuses == bytes(80)
     running.core.commit(1, [1000])
     await until(running.agrees)
+
+
+@pytest.mark.parametrize("epoch", [5, 4])
+async def test_victims_that_are_named_too_late_go_all_the_same(
+    running: Running, master: FakeMaster, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """They are out of the index: nobody would ever name them again. Those of a deposed master stay."""
+    await until(lambda: master.complete)
+    granted = running.put(200)
+    await until(running.agrees)
+    victims = DropList(DIGEST, b"", b"", granted.slots[: 4 * 64], granted.generations[: 8 * 64])
+    master.victims = Victims([victims], 64 * 4096, -1, [(0, epoch)])
+    master.need_takes_s = 0.5
+    monkeypatch.setattr(master_link, "CALL_TIMEOUT_S", 0.1)
+    assert await running.node._masters.need(64 * 4096) is None
+    assert len(running.held()) == 200
+    await asyncio.sleep(0.6)
+    await until(lambda: len(running.held()) == (136 if epoch == 5 else 200))
 
 
 async def test_a_keyspace_is_told_before_its_first_entry(running: Running, master: FakeMaster) -> None:

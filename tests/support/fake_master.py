@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from typing import Self
 
 from moonpool.schemas.errors import MoonpoolError, StreamGap
@@ -47,6 +49,7 @@ class FakeMaster:
         self.keyspaces: set[bytes] = set()
         self.refusal: MoonpoolError | None = None
         self.victims = Victims([], 0, -1)
+        self.need_takes_s = 0.0
         self.reports = 0
         self._next = 0
 
@@ -66,7 +69,7 @@ class FakeMaster:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def handle(self, message: Message, peer: Peer) -> Message:
+    def handle(self, message: Message, peer: Peer) -> Message | Awaitable[Message]:
         match message:
             case Announce():
                 self.announces.append(message)
@@ -81,12 +84,16 @@ class FakeMaster:
                 return ClusterMap(self.epoch, 1, [self.address], [])
             case Need():
                 victims, self.victims = self.victims, Victims([], 0, -1)
-                return victims
+                return self._later(victims) if self.need_takes_s else victims
             case RegisterKeyspace():
                 digest = message.spec.digest()
                 self.keyspaces.add(digest)
                 return KeyspaceRegistered(digest, 1)
         raise AssertionError(message)
+
+    async def _later(self, message: Message) -> Message:
+        await asyncio.sleep(self.need_takes_s)
+        return message
 
     def _announced(self) -> Announced:
         return Announced(self.epoch, 50, 1, [(0, self.epoch)])
