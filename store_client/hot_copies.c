@@ -10,6 +10,7 @@
 #include <emmintrin.h>
 #endif
 
+#define KEEP_LOCK_BELOW_BYTES (128 << 10) /* taking the interpreter's lock again would cost more */
 #define THREADS_FROM_BYTES (4 << 20) /* starting a thread takes as long as copying a twentieth of this */
 #define STEP_BYTES (512 << 10)
 #define STREAM_FROM_BYTES (16 << 10)
@@ -90,7 +91,7 @@ static void *help(void *argument) {
 }
 
 /* Does what `like` says: in several threads where it is about `bytes` enough, else in this one. */
-static void do_all(Job *like, uint64_t bytes, long threads) {
+static void do_unlocked(Job *like, uint64_t bytes, long threads) {
     Job *job = bytes >= THREADS_FROM_BYTES && threads > 1 ? malloc(sizeof *job) : NULL;
     if (job == NULL) {
         like->work(like);
@@ -117,6 +118,13 @@ static void do_all(Job *like, uint64_t bytes, long threads) {
         pthread_cond_wait(&job->changed, &job->lock);
     pthread_mutex_unlock(&job->lock);
     leave(job);
+}
+
+static void do_all(Job *like, uint64_t bytes, long threads) {
+    PyThreadState *thread = bytes < KEEP_LOCK_BELOW_BYTES ? NULL : PyEval_SaveThread();
+    do_unlocked(like, bytes, threads);
+    if (thread)
+        PyEval_RestoreThread(thread);
 }
 
 /* ------------------------------------------------------------------ pieces */
@@ -233,10 +241,7 @@ PyObject *hot_copy_pieces(PyObject *self, PyObject *arguments) {
         uint64_t total = 0;
         for (Py_ssize_t i = 0; i < counts[0]; i++)
             total += pieces.sizes[i];
-        PyThreadState *thread = total < KEEP_LOCK_BELOW_BYTES ? NULL : PyEval_SaveThread();
         hot_copy_all(pieces, total, 0, threads);
-        if (thread)
-            PyEval_RestoreThread(thread);
     } else
         PyErr_SetString(PyExc_ValueError, "columns of different length");
     for (int i = 0; i < 3; i++)
@@ -267,10 +272,7 @@ PyObject *hot_sums(PyObject *self, PyObject *arguments) {
         uint64_t bytes = 0;
         for (Py_ssize_t i = 0; i < count; i++)
             bytes += objects.sums[i] ? objects.lengths[i] : 0;
-        PyThreadState *thread = bytes < KEEP_LOCK_BELOW_BYTES ? NULL : PyEval_SaveThread();
         hot_sum_objects(objects, (uint64_t)count, bytes, threads);
-        if (thread)
-            PyEval_RestoreThread(thread);
     }
     for (int i = 0; i < COLUMNS; i++)
         PyBuffer_Release(&views[i]);

@@ -1,4 +1,4 @@
-/* Copies of memory, in several threads where they are large. */
+/* Copies of memory, in several threads and without the interpreter's lock where they are large. Callers hold it. */
 #ifndef MOONPOOL_HOT_COPIES_H
 #define MOONPOOL_HOT_COPIES_H
 
@@ -25,8 +25,5 @@ void hot_sum_objects(Objects objects, uint64_t count, uint64_t bytes, long threa
 
 /* Whether the pieces of each object, sizes[offsets[i]] to sizes[offsets[i + 1]], lie in order and are as long as it. */
 int hot_pieces_fit(const int64_t *offsets, const uint64_t *lengths, int64_t objects, const uint64_t *sizes, int64_t pieces);
-
-/* For so few bytes the interpreter's lock is kept: taking it again would cost more. */
-#define KEEP_LOCK_BELOW_BYTES (128 << 10)
 
 #endif

@@ -65,11 +65,8 @@ static int copy_slots(const Columns *columns, const uint64_t *starts, int into_s
                 slot_side[count] = at, piece_side[count] = address, bytes[count++] = sizes[piece];
         }
     }
-    PyThreadState *thread = total < KEEP_LOCK_BELOW_BYTES ? NULL : PyEval_SaveThread();
     const Pieces left = {into_slots ? slot_side : piece_side, into_slots ? piece_side : slot_side, bytes};
     hot_copy_all(left, total, into_slots, threads);
-    if (thread)
-        PyEval_RestoreThread(thread);
     free(slot_side);
     return 1;
 }
@@ -85,12 +82,8 @@ static int copy_summed(const Columns *columns, const uint64_t *starts, uint64_t 
         any |= sums[i] = starts[i] ? hot_header(layout, slots[i])->checksum : 0;
         bytes += objects.lengths[i];
     }
-    if (any) {
-        PyThreadState *thread = bytes < KEEP_LOCK_BELOW_BYTES ? NULL : PyEval_SaveThread();
+    if (any)
         hot_sum_objects(objects, (uint64_t)columns->objects, bytes, threads);
-        if (thread)
-            PyEval_RestoreThread(thread);
-    }
     return any != 0;
 }
 

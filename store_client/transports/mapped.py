@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +12,7 @@ from moonpool.schemas.errors import TransferFailed
 from moonpool.schemas.header import HEADER_DTYPE, SLOT_INDEX_BITS, Headers
 from moonpool.schemas.packed import U8, U32, U64
 from moonpool.store_client.huge_pages import FileMapping
+from moonpool.store_client.node.headers import fence
 from moonpool.store_client.node.layout import HEAD_BYTES, Head, page_table
 
 POPULATE_BYTES = 256 << 20
@@ -70,11 +70,11 @@ class MappedSegment:
 
     def headers(self, slots: U32) -> Headers:
         """Snapshots of headers, taken after every load that came before this call. Slots must lie inside."""
-        _fence()
+        fence()
         rows = self.layout.header_rows(slots)
         copies = self._headers[rows]
         # Whoever takes a slot changes the word first and writes it last: what was read before the word belongs to it.
-        _fence()
+        fence()
         copies["word"] = self._headers["word"][rows]
         return copies
 
@@ -94,12 +94,3 @@ class MappedSegment:
         """Unmaps. The caller knows that no copy is under way."""
         del self._bytes, self._page_table, self._headers
         self._mapping.close()
-
-
-def _fence() -> None:
-    """On Arm the copy's loads could come late, or the header's early. A release keeps what is before it before, an acquire that
-    sees it keeps what is after it after: together a full barrier."""
-    lock = threading.Lock()
-    lock.acquire()
-    lock.release()
-    lock.acquire()

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
-from moonpool.schemas.header import holds, keyspace_word
+from moonpool.schemas.header import keyspace_word
 from moonpool.schemas.messages import Status
 from moonpool.schemas.packed import U8
 from moonpool.store_client import native
-from moonpool.store_client.checksums import mismatches
 from moonpool.store_client.copiers.base import DeviceCopier
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.transports.mapped import MappedSegment
 from moonpool.store_client.transports.pieces import check_fit, coalesce, slot_side
-
-_READ = np.array([Status.MISSING, Status.OK], dtype=np.uint8)
-"""By whether the header holds what was asked for."""
+from moonpool.store_client.transports.proof import judge
 
 
 class SegmentReads:
@@ -47,14 +45,7 @@ class SegmentReads:
         check_fit(into, batch.lengths)
         engine, host, sizes = coalesce(into.addresses, slot_side(into, starts), into.sizes)
         self._copier.to_engine(engine, host, sizes)
-        return self._judge(batch)
-
-    def _judge(self, batch: ReadBatch) -> U8:
-        headers = self._segment.headers(batch.slots)
-        word = keyspace_word(batch.keyspace)
-        right = holds(headers, batch.generations, word, batch.rank, batch.hashes, batch.lengths)
-        statuses = _READ[right.astype(np.uint8)]
-        if batch.verify and not self._copier.device:
-            told = np.where(right, headers["checksum"], np.uint64(0))
-            statuses[mismatches(batch.into, told)] = Status.CORRUPT
+        statuses = np.full(len(batch.slots), Status.OK, dtype=np.uint8)
+        there = replace(batch, verify=False) if self._copier.device else batch
+        judge(statuses, np.arange(len(statuses)), there, self._segment.headers(batch.slots))
         return statuses

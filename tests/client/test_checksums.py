@@ -50,7 +50,7 @@ def test_objects_of_every_length(way: Summing) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_objects_in_pieces_of_every_kind(way: Summing) -> None:
-    """Pieces that end inside a stripe of 64 bytes, at one, and nowhere; long ones are taken 4,096 bytes at a time."""
+    """Pieces that end inside a stripe of 64 bytes, at one, and nowhere."""
     random = np.random.default_rng(3)
     cuts: list[list[int]] = [[]]
     for longest in (3, 64, 65, 130, 1024, 5000, 9000):

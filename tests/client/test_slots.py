@@ -190,7 +190,7 @@ def test_a_word_is_read_behind_the_rest_of_its_header(
 ) -> None:
     """Else a slot that is taken meanwhile would seem to hold what was asked for, with somebody else's checksum."""
     stored = Stored(transport, f"word {transport._native}", monkeypatch)
-    fence, fences = mapped._fence, list[int]()
+    fence, fences = mapped.fence, list[int]()
 
     def taken_behind_the_second() -> None:
         fence()
@@ -200,7 +200,7 @@ def test_a_word_is_read_behind_the_rest_of_its_header(
                 transport._segment.layout.header_rows(stored.batch.slots)
             ] += 1
 
-    monkeypatch.setattr(mapped, "_fence", taken_behind_the_second)
+    monkeypatch.setattr(mapped, "fence", taken_behind_the_second)
     headers = transport._segment.headers(stored.batch.slots)
     assert not (headers["word"] == words_of(SlotState.COMMITTED, stored.batch.generations)).any()
     assert (headers["length"] == BLOCK_BYTES).all()
