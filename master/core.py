@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -281,6 +282,9 @@ class MasterCore:
     def _heartbeat(self, message: Heartbeat, now_s: float, origin: Origin) -> Outcome:
         self._check_epoch(message.epoch)
         node = self._nodes.heard(message.segment, now_s)
+        for fact, value in message.facts.items():
+            if not isfinite(value):
+                raise InvalidParams(field=f"facts[{fact!r}]", value=value, allowed="finite numbers")
         node.free_bytes, node.facts = message.free_bytes, message.facts
         return Outcome(self.announced())
 

@@ -16,6 +16,12 @@ log = logging.getLogger(__name__)
 
 FLAPS_MAX = 3
 OUTSTANDING_MAX = 64
+LOW_SHARE = 0.9
+"""Filled up to here, a node that doesn't say its low watermark."""
+
+FULL_SHARE = 16
+"""A full node has up to this part of its memory free beyond what its watermark leaves: evictions overshoot."""
+
 OBEYED_MAX = 4096
 ShardOrder = tuple[int, int, int]
 """Shard and order, see Drop."""
@@ -36,6 +42,7 @@ class Node:
     connected: bool = True
     complete: bool = False
     free_bytes: int = 0
+    turned: float = 0.0  # how often its memory was written anew, see Nodes.stored
     facts: dict[str, int | float] = field(default_factory=dict)
     flaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS_MAX))
     named: set[int] = field(default_factory=set)
@@ -51,6 +58,20 @@ class Node:
         evicts as much as is put for one that gets fuller and fuller."""
         if self.complete:
             self.free_bytes += size_bytes
+
+    @property
+    def kept_free_bytes(self) -> int:
+        """What its low watermark leaves free: it evicts down to there."""
+        capacity_bytes = self.info.capacity_bytes
+        return capacity_bytes - int(self.facts.get("low_watermark_bytes", LOW_SHARE * capacity_bytes))
+
+    def appeal(self, promised_bytes: int) -> tuple[bool, float, bytes]:
+        """How well a put goes here, beside others: where there is room, the more the better, else the less was put."""
+        capacity_bytes = self.info.capacity_bytes
+        free_bytes = self.free_bytes - promised_bytes
+        if free_bytes > self.kept_free_bytes + capacity_bytes // FULL_SHARE:
+            return True, free_bytes, self.info.segment
+        return False, -(self.turned + promised_bytes / max(1, capacity_bytes)), self.info.segment
 
     def stream(self, shard: int) -> ReportStream:
         """The one ordered stream between the segment and that shard."""

@@ -17,7 +17,6 @@ import numpy as np
 
 from moonpool.master.columns import NO_SEGMENT
 from moonpool.master.node import FLAPS_MAX, OUTSTANDING_MAX, Node
-from moonpool.master.placement import Candidate
 from moonpool.schemas.errors import InvalidParams, NotFound, Overloaded
 from moonpool.schemas.messages import NodeEntry, NodeInfo, NodeState
 
@@ -60,6 +59,7 @@ class Nodes:
         self._by_host: dict[str, dict[int, Node]] = {}  # of the writable ones
         self._ring: list[Node] = []  # the writable ones once more, empty when it must be made anew
         self._turn = 0
+        self._most_turned = 0.0
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -114,9 +114,19 @@ class Nodes:
         index = self._free_indices.pop()
         self.names[index] = info.segment
         node = self._nodes[info.segment] = Node(
-            info, index, NodeState.JOINING, now_s, free_bytes=info.capacity_bytes
+            info, index, NodeState.JOINING, now_s, free_bytes=info.capacity_bytes, turned=self._most_turned
         )
         return node
+
+    def stored(self, node: Node, size_bytes: int) -> None:
+        """So much was put there. A new node begins with the most that others had: what fills it then is younger than
+        theirs. Nobody falls back by more than one whole memory, so that who wrote much once is soon written to again."""
+        if not node.complete:
+            return  # its inventory: not put anew
+        node.gained(-size_bytes)
+        least = max(node.turned, self._most_turned - 1)
+        node.turned = least + size_bytes / max(1, node.info.capacity_bytes)
+        self._most_turned = max(self._most_turned, node.turned)
 
     def heard(self, segment: bytes, now_s: float) -> Node:
         """Any message of a node that isn't lost. Raises NotFound: announce first."""
@@ -264,21 +274,17 @@ class Nodes:
             raise NotFound(key=f"node {name!r}")
         return found[-1]
 
-    def writable_on(self, host: str) -> list[Candidate]:
-        """Segments of one host that may be written to."""
-        return [_candidate(node) for node in self._by_host.get(host, {}).values()]
+    def writable_on(self, host: str) -> Collection[Node]:
+        """Nodes of one host that may be written to."""
+        return self._by_host.get(host, {}).values()
 
     def only_writable(self, host: str) -> Node | None:
         """The node that every put of a writer on that host goes to; None: there is none, or another one may be chosen."""
         here = (self._by_host.get(host) if host else None) or self._writable
         return next(iter(here.values())) if len(here) == 1 else None
 
-    def writable(self) -> list[Candidate]:
-        """Segments that may be written to: all of a small cluster, CANDIDATES_MAX of a large one."""
-        return [_candidate(node) for node in self.takers()]
-
-    def takers(self) -> list[Node]:
-        """Their nodes."""
+    def writable(self) -> list[Node]:
+        """Nodes that may be written to: all of a small cluster, CANDIDATES_MAX of a large one."""
         self._ring = self._ring or list(self._writable.values())
         if len(self._ring) <= CANDIDATES_MAX:
             return self._ring
@@ -330,7 +336,6 @@ class Nodes:
         assert not self._ring or {node.index for node in self._ring} == writable, "the ring is stale"
         usable = int(np.count_nonzero(self.usable))
         assert usable == sum(node.state in READABLE for node in self._nodes.values()), "usable, and unknown"
-
-
-def _candidate(node: Node) -> Candidate:
-    return Candidate(node.index, node.info.segment, node.info.host, node.free_bytes, node.info.page_bytes)
+        assert all(node.turned <= self._most_turned for node in self._nodes.values()), (
+            "written more than most"
+        )

@@ -1,28 +1,20 @@
-"""Which segment a put goes to: one on the writer's host, else the one with most room."""
+"""Which segment a put goes to: one on the writer's host, else any."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from moonpool.master.node import Node
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A segment that may be written to."""
-
-    index: int
-    segment: bytes
-    host: str
-    free_bytes: int
-    page_bytes: int
-
-
-def choose(candidates: Iterable[Candidate], size_bytes: int, promised: Mapping[int, int]) -> Candidate | None:
-    """The segment with most room, of those that take objects of `size_bytes`.
+def choose(nodes: Iterable[Node], size_bytes: int, promised: Mapping[int, int]) -> Node | None:
+    """The node with most room, of those that take objects of `size_bytes`; of full ones, which evict for each put, the
+    one of whose memory the smallest part was written anew: so all of them evict what was not used for about as long.
+    By room alone objects of one size would go to one full node for ever, while the others kept what nobody reads.
 
     A writer's own host is asked first and wins even when it is full: its node makes room, and the copy needs no
     network. Promised bytes count as used, so that writers who ask at the same moment don't all go to the same
     node. Equal ones go by segment id.
     """
-    fitting = [candidate for candidate in candidates if candidate.page_bytes >= size_bytes]
-    return max(fitting, key=lambda c: (c.free_bytes - promised.get(c.index, 0), c.segment), default=None)
+    fitting = (node for node in nodes if node.info.page_bytes >= size_bytes)
+    return max(fitting, key=lambda node: node.appeal(promised.get(node.index, 0)), default=None)

@@ -53,7 +53,7 @@ class ReportTaker:
             size_bytes = index.adopt(node.index, ops[0], now_s)
             if size_bytes is not None:
                 stream.advance(message.stream, message.sequence)
-                node.gained(-size_bytes)
+                self._nodes.stored(node, size_bytes)
                 return Outcome(Done(1))
         for op in ops:
             index.check(op)
@@ -91,6 +91,6 @@ class ReportTaker:
                 op = self._replication.admitted(self._restorer.admitted(op, node, step), node, step)
                 index.apply(node.index, op, step)
                 if isinstance(op, Entries):
-                    node.gained(-int(u64s(op.lengths).sum()))
+                    self._nodes.stored(node, int(u64s(op.lengths).sum()))
         reply = acknowledgement(message, step)
         return Outcome(reply, pushes + self._pushes([step]), confirmed=tuple(confirmed))

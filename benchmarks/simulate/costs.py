@@ -43,6 +43,12 @@ class PerBlock:
         """Seconds for one call."""
         return self.call_s + self.block_s * blocks
 
+    @classmethod
+    def through(cls, whole_s: float, half_s: float, half_blocks: int) -> PerBlock:
+        """From what a call of twice `half_blocks` takes and one of so many. Neither part is negative, whatever noise says."""
+        block_s = max(0.0, whole_s - half_s) / half_blocks
+        return cls(max(0.0, half_s - block_s * half_blocks), block_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -88,17 +94,12 @@ def calibrate() -> Costs:
     put, put_half = bench.puts(FRESH_BLOCKS), bench.puts(FRESH_BLOCKS // 2)
     report, report_half = bench.reports(FRESH_BLOCKS), bench.reports(FRESH_BLOCKS // 2)
     return Costs(
-        match=_line(match, match_half, half),
-        locate=_line(locate, locate_half, STRIDE // 2),
+        match=PerBlock.through(match, match_half, half),
+        locate=PerBlock.through(locate, locate_half, STRIDE // 2),
         renew=PerBlock(renew, 0.0),
-        put_start=_line(put, put_half, FRESH_BLOCKS // 2),
-        report=_line(report, report_half, FRESH_BLOCKS * RANKS // 2),
+        put_start=PerBlock.through(put, put_half, FRESH_BLOCKS // 2),
+        report=PerBlock.through(report, report_half, FRESH_BLOCKS * RANKS // 2),
     )
-
-
-def _line(whole_s: float, half_s: float, half_blocks: int) -> PerBlock:
-    block_s = max(0.0, whole_s - half_s) / half_blocks
-    return PerBlock(max(0.0, half_s - block_s * half_blocks), block_s)
 
 
 class _Bench:

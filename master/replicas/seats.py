@@ -13,9 +13,6 @@ from moonpool.master.shard_set import ShardSet
 RESERVE_SHARE = 0.02
 """Of a node's memory stays free whatever is copied there."""
 
-LOW_SHARE = 0.9
-"""Filled up to here, a node that doesn't say its low watermark."""
-
 
 class Seats:
     """Of a core's nodes, as its shards fill them."""
@@ -26,7 +23,7 @@ class Seats:
 
     def all(self, named: Collection[int] = ()) -> list[Seat]:
         """Of a large cluster some nodes, each time others, and always those that are named."""
-        promised, takers = self._shards.promised(), {node.index: node for node in self._nodes.takers()}
+        promised, takers = self._shards.promised(), {node.index: node for node in self._nodes.writable()}
         for index in named:
             node = self._nodes.get(self._nodes.names[index])
             if node is not None and self._nodes.staying[index]:
@@ -36,11 +33,10 @@ class Seats:
     def _seat(self, node: Node, promised_bytes: int) -> Seat:
         capacity_bytes = node.info.capacity_bytes
         free_bytes = node.free_bytes - promised_bytes
-        low_bytes = int(node.facts.get("low_watermark_bytes", LOW_SHARE * capacity_bytes))
         return Seat(
             node.index,
             node.info.host,
-            free_bytes - (capacity_bytes - low_bytes),
+            free_bytes - node.kept_free_bytes,
             free_bytes - int(RESERVE_SHARE * capacity_bytes),
             cache(partial(self._victim_use_s, node.index)),
             node.info.page_bytes,

@@ -13,7 +13,6 @@ from support.paper_cluster import BLOCK_BYTES, Block, PaperCluster, blocks_of, c
 
 from moonpool.master.nodes import CANDIDATES_MAX
 from moonpool.master.pins import Pins
-from moonpool.master.placement import Candidate, choose
 from moonpool.master.promises import Promises, Rank
 from moonpool.schemas.errors import InvalidParams, KeyspaceUnknown
 from moonpool.schemas.messages import (
@@ -280,14 +279,6 @@ def test_pins_that_are_renewed_all_the_time_leave_nothing_behind() -> None:
     for second in range(10_000):
         pins.add(second % 7, 1e6 + second)
     assert len(pins._ends) < 200
-
-
-def test_choose_is_deterministic() -> None:
-    candidates = [Candidate(i, bytes([i]), f"h{i}", 100, 10) for i in range(3)]
-    assert choose(candidates, 10, {}) == candidates[2]
-    assert choose(candidates, 10, {2: 1}) == candidates[1]
-    assert choose(candidates, 11, {}) is None
-    assert choose([], 1, {}) is None
 
 
 def test_of_many_nodes_some_are_weighed_and_in_turn_all() -> None:

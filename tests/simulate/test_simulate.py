@@ -109,11 +109,16 @@ def test_more_engines_are_more_work_and_a_storm_passes() -> None:
     assert sticky["down"].hit_ratio > phases["down"].hit_ratio + 0.1, "a session's blocks lie on one host"
 
 
-def test_calibration_finds_costs_that_grow_with_blocks() -> None:
+def test_calibration_finds_costs() -> None:
     costs = calibrate()
     for line in (costs.match, costs.locate, costs.put_start, costs.report):
         assert 0 < line.of(4000) < 1.0
-    assert costs.put_start.of(4000) > costs.put_start.of(100)
+
+
+def test_two_measured_points_make_a_line() -> None:
+    assert PerBlock.through(3.0, 2.0, 10) == PerBlock(1.0, 0.1)
+    assert PerBlock.through(2.0, 2.5, 10) == PerBlock(2.5, 0.0), "more blocks never cost less: that was noise"
+    assert PerBlock.through(3.0, 1.0, 10) == PerBlock(0.0, 0.2)
 
 
 def test_the_command_prints_json_and_refuses_what_it_does_not_know() -> None:

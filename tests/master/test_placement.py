@@ -1,0 +1,137 @@
+"""Which node a put goes to: room first, and of full nodes each in its turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from msgspec import structs
+from support.node_info import node_info
+from support.paper_cluster import BLOCK_BYTES, Block, PaperCluster, chain, flat_spec
+
+from moonpool.master.node import Node
+from moonpool.master.placement import choose
+from moonpool.schemas.errors import InvalidParams
+from moonpool.schemas.messages import Heartbeat, NodeState, PutItem, PutStart, PutStarted
+
+BLOCKS = 200
+"""A small node's memory."""
+
+
+def node(index: int, free_bytes: int, *, turned: float = 0.0, **facts: float) -> Node:
+    info = node_info(f"n{index}", segment=bytes([index]), capacity_bytes=1000, page_bytes=10)
+    return Node(info, index, NodeState.LIVE, 0.0, free_bytes=free_bytes, turned=turned, facts=facts)
+
+
+def test_room_goes_first_and_choices_are_deterministic() -> None:
+    nodes = [node(i, 500) for i in range(3)]
+    assert choose(nodes, 10, {}) is nodes[2]
+    assert choose(nodes, 10, {2: 1}) is nodes[1]
+    assert choose(nodes, 11, {}) is None
+    assert choose([], 1, {}) is None
+    roomy = node(3, 501, turned=9.0)
+    assert choose([*nodes, roomy], 1, {}) is roomy, "nothing need be evicted there"
+
+
+def test_of_full_nodes_the_one_that_was_put_to_least() -> None:
+    tired, fresh = node(0, 160, turned=2.0), node(1, 90, turned=1.5)
+    assert choose([tired, fresh], 1, {}) is fresh
+    assert choose([tired, fresh], 1, {1: 501}) is tired, "what is promised counts as put"
+    assert choose([tired, node(2, 163, turned=3.0)], 1, {}).index == 2  # type: ignore[union-attr]
+
+
+def test_a_node_is_full_by_its_own_watermark() -> None:
+    full = node(0, 250, turned=2.0, low_watermark_bytes=800)
+    assert choose([full, node(1, 200, turned=1.0, low_watermark_bytes=800)], 1, {}).index == 1  # type: ignore[union-attr]
+    assert choose([full, node(1, 270, turned=9.0, low_watermark_bytes=800)], 1, {}).index == 1  # type: ignore[union-attr]
+
+
+class Pool:
+    """Nodes of so many blocks each, which evict between 95 and 90 %, and writers on other hosts."""
+
+    def __init__(self, **sizes: int) -> None:
+        self.cluster = PaperCluster(flat_spec())
+        self.sizes: dict[str, int] = {}
+        for name, blocks in sizes.items():
+            self.join(name, blocks)
+        self.hashes = iter(chain(100_000))
+
+    def join(self, name: str, blocks: int) -> None:
+        self.sizes[name] = blocks
+        segment = self.cluster.join(name)
+        segment.info = structs.replace(
+            segment.info, capacity_bytes=blocks * BLOCK_BYTES, page_bytes=BLOCK_BYTES
+        )
+        self.cluster.join(name)
+        self.beat(name)
+
+    def free_blocks(self, name: str) -> int:
+        return self.sizes[name] - len(self.cluster.segments[name].held)
+
+    def beat(self, name: str) -> None:
+        cluster = self.cluster
+        told = Heartbeat(cluster.segments[name].info.segment, 7, self.free_blocks(name) * BLOCK_BYTES)
+        cluster.core.handle(told, cluster.now_s, cluster.origin())
+
+    def put(self, count: int, *, here: str = "") -> Counter[str]:
+        """So many new blocks one after the other. Returns how many went to each node."""
+        cluster, where = self.cluster, Counter[str]()
+        by_id = {segment.info.segment: name for name, segment in cluster.segments.items()}
+        for block_hash in [next(self.hashes) for _ in range(count)]:
+            cluster.now_s += 0.01
+            started = cluster.ask(
+                PutStart([PutItem(cluster.keyspace, 0, 0, b"", block_hash, BLOCK_BYTES)]),
+                cluster.segments[here].info.host if here else "elsewhere",
+            )
+            assert isinstance(started, PutStarted)
+            name = by_id[started.segments[0]]
+            where[name] += 1
+            cluster.commit(name, [Block(block_hash)])
+            if self.free_blocks(name) < self.sizes[name] // 20:
+                cluster.need(name, self.sizes[name] // 10 - self.free_blocks(name))
+        cluster.core.validate()
+        return where
+
+
+@pytest.mark.parametrize("heartbeats", [False, True])
+def test_full_nodes_take_puts_by_their_sizes(heartbeats: bool) -> None:
+    pool = Pool(a=BLOCKS, b=BLOCKS, c=2 * BLOCKS)
+    pool.put(4 * BLOCKS)
+    total: Counter[str] = Counter()
+    for _ in range(12):
+        total += pool.put(BLOCKS)
+        for name in pool.sizes if heartbeats else ():
+            pool.beat(name)
+    assert total["a"] == pytest.approx(3 * BLOCKS, rel=0.1)
+    assert total["b"] == pytest.approx(3 * BLOCKS, rel=0.1)
+    assert total["c"] == pytest.approx(6 * BLOCKS, rel=0.1)
+
+
+def test_a_node_that_comes_later_is_filled_and_then_waits_for_its_turn() -> None:
+    pool = Pool(a=BLOCKS, b=BLOCKS)
+    pool.put(10 * BLOCKS)
+    pool.join("c", BLOCKS)
+    assert pool.put(BLOCKS // 2)["c"] == BLOCKS // 2
+    pool.put(3 * BLOCKS)  # the others' memory is older than what filled it, until it was written anew
+    last = pool.put(3 * BLOCKS)
+    assert min(last.values()) > 0.8 * BLOCKS and len(last) == 3
+
+
+def test_a_node_that_was_written_by_its_own_host_is_written_by_others_again_soon() -> None:
+    pool = Pool(a=BLOCKS, b=BLOCKS)
+    pool.put(2 * BLOCKS)
+    assert pool.put(20 * BLOCKS, here="a")["a"] == 20 * BLOCKS
+    assert pool.put(BLOCKS)["b"] >= 0.9 * BLOCKS, "what lies there is older"
+    pool.put(BLOCKS)
+    last = pool.put(2 * BLOCKS)
+    assert min(last["a"], last["b"]) > 0.8 * BLOCKS
+
+
+def test_facts_that_are_no_numbers_are_refused() -> None:
+    pool = Pool(a=BLOCKS)
+    cluster = pool.cluster
+    for value in (float("nan"), float("inf")):
+        told = Heartbeat(cluster.segments["a"].info.segment, 7, 0, {"low_watermark_bytes": value})
+        with pytest.raises(InvalidParams, match="low_watermark_bytes"):
+            cluster.core.handle(told, cluster.now_s, cluster.origin())
+    assert pool.put(1)["a"] == 1
