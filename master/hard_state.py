@@ -128,12 +128,6 @@ class HardState:
             if (keyspace, block_hash) in pins
         ]
 
-    def unpin_keyspace(self, shard: int, keyspace: bytes) -> list[Write]:
-        """For nothing of a keyspace to be pinned any more."""
-        return self.unpin(
-            shard, keyspace, [name[1] for name in self._pins.get(shard, {}) if name[0] == keyspace]
-        )
-
     def expired(self, now_ms: int, removals_ms: int, records_max: int) -> dict[int, list[Write]]:
         """By shard: for pins whose time is over by `now_ms`, and removals older than `removals_ms`, to leave the
         store."""

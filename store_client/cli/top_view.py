@@ -67,10 +67,8 @@ def document(now: Sample, before: Sample) -> dict[str, Any]:
         for name in ("asked_blocks", "hit_blocks")
     )
     segments = [entry.info.segment for entry in now.cluster.nodes]
-    capacity, free = (number(now.master, name) for name in ("capacity_bytes", "free_bytes"))
     return {
-        "capacity_bytes": capacity,
-        "used_bytes": capacity - free,
+        **_space(now.master),
         "blocks": number(now.master, "rows"),
         "pins": number(now.master, "pins"),
         "asked_blocks_s": asked_s,
@@ -98,6 +96,15 @@ def document(now: Sample, before: Sample) -> dict[str, Any]:
     }
 
 
+def _space(facts: Facts) -> dict[str, float | None]:
+    """Of the pool; a tenant is told of its own, and of no capacity but its quota (None: it has none)."""
+    if "tenant" in facts:
+        quota_bytes = number(facts, "quota_bytes")
+        return {"capacity_bytes": quota_bytes or None, "used_bytes": number(facts, "used_bytes")}
+    capacity_bytes = number(facts, "capacity_bytes")
+    return {"capacity_bytes": capacity_bytes, "used_bytes": capacity_bytes - number(facts, "free_bytes")}
+
+
 def _used_bytes(entry: NodeEntry) -> int | None:
     """None: a tenant isn't told."""
     return entry.info.capacity_bytes - entry.free_bytes if entry.free_bytes >= 0 else None
@@ -120,8 +127,9 @@ def summary(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The pool at a glance, as names and texts."""
     used, capacity = found["used_bytes"], found["capacity_bytes"]
     total = found["hit_ratio_total"]
+    of = "" if capacity is None else f" of {format_size(capacity)} ({ratio_text(used, capacity)})"
     return [
-        ("used", f"{format_size(used)} of {format_size(capacity)} ({ratio_text(used, capacity)})"),
+        ("used", f"{format_size(used)}{of}"),
         ("blocks", f"{found['blocks']:,} ({found['pins']:,} pinned)"),
         (
             "hits",

@@ -13,14 +13,12 @@ import msgspec
 
 from moonpool.schemas.errors import (
     CODES,
-    DeadlineExceeded,
     MoonpoolError,
     ProtocolError,
     RpcFailed,
     StaleEpoch,
     StreamGap,
     WrongShard,
-    from_wire,
 )
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.keyspace import KeyspaceSpec
@@ -197,29 +195,17 @@ class MasterLink:
         if self._connection is None:
             return None
         try:
-            reply = self._connection.send(Need(self._info.segment, self.epoch, want_bytes))
-            try:
-                await asyncio.wait({reply}, timeout=CALL_TIMEOUT_S)
-            finally:
-                if not reply.done():
-                    reply.add_done_callback(self._came_late)
-            if not reply.done():
-                raise DeadlineExceeded(peer=self.address, what="Need", timeout_s=CALL_TIMEOUT_S)
-            answer = reply.result()
-            if isinstance(answer, Failed):
-                raise from_wire(answer.code, answer.message)
+            need = Need(self._info.segment, self.epoch, want_bytes)
+            answer = await self._connection.call(need, CALL_TIMEOUT_S, self._came_late)
             return self._fresh(_expect(answer, Victims))
         except MoonpoolError as error:
             logger.warning("the master at %s gave no space: %s", self.address, error)
             return None
 
-    def _came_late(self, reply: asyncio.Future[Message]) -> None:
-        if reply.cancelled() or reply.exception() is not None:
-            return  # the connection is lost: the inventory on the next one tells of all slots
-        message = reply.result()
-        if isinstance(message, Victims):
+    def _came_late(self, reply: Message) -> None:
+        if isinstance(reply, Victims):
             with contextlib.suppress(MoonpoolError), self._core.lock:
-                self._core.drops.exact(self._fresh(message).drops)
+                self._core.drops.exact(self._fresh(reply).drops)
 
     def _fresh(self, victims: Victims) -> Victims:
         fresh = {shard for shard, epoch in victims.claims if self._fences.fresh(shard, epoch)}

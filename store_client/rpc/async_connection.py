@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from moonpool.schemas.errors import (
@@ -30,6 +31,21 @@ ID_MASK = (1 << 32) - 1
 
 Answered = Callable[[Message | MoonpoolError], None]
 """Told the reply (Failed where the server refused), or why there is none."""
+
+
+async def _outlasted(answer: asyncio.Future[Message], late: Callable[[Message], None]) -> Message:
+    """Goes on waiting where its caller does not."""
+    try:
+        await asyncio.wait({answer})
+    finally:
+        if not answer.done():
+            answer.add_done_callback(partial(_tell, late))
+    return answer.result()
+
+
+def _tell(late: Callable[[Message], None], answer: asyncio.Future[Message]) -> None:
+    if not answer.cancelled() and answer.exception() is None:  # else the connection was lost
+        late(answer.result())
 
 
 class AsyncRpcConnection(asyncio.Protocol):
@@ -139,12 +155,15 @@ class AsyncRpcConnection(asyncio.Protocol):
         self._transport.write(PREFIX.pack(4 + len(body), request_id) + body)
         return request_id
 
-    async def call(self, message: Message, timeout_s: float) -> Message:
+    async def call(
+        self, message: Message, timeout_s: float, late: Callable[[Message], None] | None = None
+    ) -> Message:
         """The reply to one request. Raises what the server answered with Failed; DeadlineExceeded, after which the
-        connection lives on and a late reply is dropped; RpcFailed; and what `send` raises."""
+        connection lives on and a late reply is dropped, or given to `late`; RpcFailed; and what `send` raises."""
         try:
             async with asyncio.timeout(timeout_s):
-                reply = await self.send(message)
+                answer = self.send(message)
+                reply = await (answer if late is None else _outlasted(answer, late))
         except TimeoutError as error:
             what = type(message).__name__
             raise DeadlineExceeded(peer=self.address, what=what, timeout_s=max(0.0, timeout_s)) from error

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from moonpool.schemas.errors import TransferFailed
 from moonpool.schemas.header import HEADER_DTYPE, SLOT_INDEX_BITS, Headers
-from moonpool.schemas.packed import U8, U32, U64
+from moonpool.schemas.packed import U32, U64
 from moonpool.store_client.huge_pages import FileMapping
 from moonpool.store_client.node.headers import fence
 from moonpool.store_client.node.layout import HEAD_BYTES, Head, page_table
@@ -77,11 +77,6 @@ class MappedSegment:
         fence()
         copies["word"] = self._headers["word"][rows]
         return copies
-
-    def view(self, address: int, length: int) -> U8:
-        """Mapped bytes, not copied."""
-        first = address - self.address
-        return self._bytes[first : first + length]
 
     def populate(self, stopped: Callable[[], bool]) -> None:
         """Fills this process's page tables, so that first reads don't fault page by page. Old kernels can't."""

@@ -69,6 +69,13 @@ def test_a_tenant_sees_no_shares_of_nodes() -> None:
     assert node_rows(found)[0][2] == "-"
 
 
+@pytest.mark.parametrize(("quota_bytes", "text"), [(0, "3.0 KiB"), (12 << 10, "3.0 KiB of 12.0 KiB (25.0%)")])
+def test_a_tenant_sees_what_it_uses_of_its_quota(quota_bytes: int, text: str) -> None:
+    facts = {"tenant": "a", "quota_bytes": quota_bytes, "used_bytes": 3 << 10}
+    look = Sample(1.0, ClusterMap(1, 1, ["m"], []), facts, {}, ())
+    assert dict(summary(document(look, look)))["used"] == text
+
+
 def test_a_server_that_began_anew_gives_no_rate() -> None:
     assert rate(5, 1000, 1.0) == 0
     assert rate(5, 1, 0.0) == 0

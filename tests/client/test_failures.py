@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from client.chains import Engine, all_ok, chained, get_chain, put_chain
 from client.pool import MakeClient, Pool
+from support.mapped_bytes import mapped_bytes
 from support.payloads import chain_hashes
 from support.waiting import at_most, wait_until
 
@@ -209,7 +210,7 @@ def test_flipped_bits_are_found_and_reported(pool: Pool, make_client: MakeClient
     wait_until(lambda: segment.headers(slot)["checksum"][0] != 0)
     start, inside = segment.places(slot, np.array([BLOCK_BYTES], dtype=np.uint64))
     assert inside.all()
-    segment.view(int(start[0]), BLOCK_BYTES)[100] ^= 0xFF
+    mapped_bytes(segment, int(start[0]), BLOCK_BYTES)[100] ^= 0xFF
     statuses = get_chain(client, keyspace, CHAIN, BLOCK_BYTES)
     segment.close()
     assert statuses[30] == Status.CORRUPT

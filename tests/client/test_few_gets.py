@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from client.pool import MakeClient, Pool
+from support.mapped_bytes import mapped_bytes
 from support.waiting import wait_until
 
 from moonpool.schemas.errors import InvalidKey, InvalidParams
@@ -72,7 +73,7 @@ def start_of(client: StoreClient, pool: Pool, key: str) -> tuple[MappedSegment, 
     wait_until(lambda: segment.headers(slot)["checksum"][0] != 0)
     length = np.frombuffer(located.lengths, dtype=np.uint64)
     start, _ = segment.places(slot, length)
-    return segment, segment.view(int(start[0]), int(length[0]))
+    return segment, mapped_bytes(segment, int(start[0]), int(length[0]))
 
 
 @needs_c

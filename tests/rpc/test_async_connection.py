@@ -97,6 +97,20 @@ async def test_a_timeout_forgets_the_request_and_keeps_the_connection(address: s
     await connection.close()
 
 
+async def test_a_late_reply_is_given_to_who_wants_it(address: str) -> None:
+    connection = await connect(address)
+    late: list[Message] = []
+    with pytest.raises(DeadlineExceeded):
+        await connection.call(Remove(KEYSPACE, b"", wait_ms=200), 0.05, late.append)
+    assert await connection.call(Remove(KEYSPACE, b"", wait_ms=1), 30, late.append) == Removed(1, 0, [])
+    await until(lambda: late)
+    assert late == [Removed(1, 0, [])]
+    with pytest.raises(DeadlineExceeded):
+        await connection.call(Remove(KEYSPACE, b"", wait_ms=60_000), 0.05, late.append)
+    await connection.close()
+    assert len(late) == 1, "a lost connection is no reply"
+
+
 async def test_refusals_are_raised(address: str) -> None:
     connection = await connect(address)
     with pytest.raises(NoSpace):
