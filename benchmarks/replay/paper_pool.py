@@ -1,11 +1,14 @@
-"""A pool on paper: the real master core and eviction policy, with one node that holds nothing."""
+"""A pool on paper: the real master core and eviction policy, with nodes that hold nothing."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import cast
+
+from msgspec import structs
 
 from moonpool.benchmarks.paper_node import byte_entries, node_info
 from moonpool.master.core import MasterCore, Origin
@@ -34,7 +37,6 @@ from moonpool.schemas.runs import split_runs
 from moonpool.store_client.prefix import PrefixSearch
 
 HASH_BYTES = 16
-SEGMENT = b"replayed"
 SPEC = KeyspaceSpec(kind=Kind.CHAINED, name="replay", shard_bytes=(1,), hash_bytes=HASH_BYTES)
 KEYSPACE = SPEC.digest()
 NO_PARENT = bytes(HASH_BYTES)
@@ -48,26 +50,41 @@ def block_hash(block: int) -> bytes:
     return hashlib.sha256(str(block).encode()).digest()[:HASH_BYTES]
 
 
-class PaperPool:
-    """`capacity_blocks` blocks of one byte. Requests come one after the other and hold no leases between them."""
+@dataclass(slots=True)
+class _Node:
+    """`entries`: ops that are to be reported."""
 
-    def __init__(self, capacity_blocks: int, policy: EvictionPolicy | None) -> None:
-        self._capacity = capacity_blocks
+    segment: bytes
+    capacity: int
+    stored: int = 0
+    sequence: int = 0
+    entries: list[Op] = field(default_factory=list)
+
+
+class PaperPool:
+    """`capacity_blocks` blocks of one byte, on nodes of equal sizes and no writer's host. Requests come one after the
+    other and hold no leases between them."""
+
+    def __init__(self, capacity_blocks: int, policy: EvictionPolicy | None, nodes: int = 1) -> None:
         self._core = MasterCore(1, 1, MasterSettings(), policy)
-        self._origin = Origin("nowhere", SPEC.tenant, SEGMENT)
-        self._stored = 0
+        self._origin = Origin("elsewhere", SPEC.tenant, None)
         self._slot = 0
-        self._sequence = 0
         self._ticked_s = 0.0
         self._sample_mask = 0
-        self._ask(Announce(node_info(SEGMENT), [SPEC], 0), 0.0)
-        self._report([InventoryEnd()], 0.0)
-        self._heartbeat(0.0)
+        self._nodes: dict[bytes, _Node] = {}
+        for number in range(nodes):
+            segment = b"replay%02d" % number
+            capacity = capacity_blocks // nodes + (number < capacity_blocks % nodes)
+            node = self._nodes[segment] = _Node(segment, capacity)
+            self._ask(Announce(structs.replace(node_info(segment), capacity_bytes=capacity), [SPEC], 0), 0.0)
+            self._report(node, [InventoryEnd()], 0.0)
+            self._heartbeat(node, 0.0)
 
     def serve(self, chain: Chain, now_s: float) -> int:
         """A request: how many of its leading blocks are there. All the others are there afterwards."""
         if now_s - self._ticked_s >= 1:
-            self._heartbeat(now_s)
+            for node in self._nodes.values():
+                self._heartbeat(node, now_s)
             self._core.tick(now_s)
             while self._core.shards.work(now_s) < inf:
                 pass
@@ -94,26 +111,35 @@ class PaperPool:
             PutItem(KEYSPACE, 0, at, chain[at - 1] if at else b"", b"".join(chain[at : at + count]), 1)
             for at, count in runs
         ]
-        answers = b"".join(cast(PutStarted, self._ask(PutStart(items), now_s)).answers)
-        missing = [position for position, answer in enumerate(answers) if answer == PutAnswer.GO]
-        if missing:
-            slots = range(self._slot, self._slot + len(missing))
-            self._report([_entries(chain, missing, slots)], now_s)
-            self._slot += len(missing)
-            self._stored += len(missing)
+        started = cast(PutStarted, self._ask(PutStart(items), now_s))
+        for (at, _), answers, segment in zip(runs, started.answers, started.segments, strict=True):
+            missing = [at + index for index, answer in enumerate(answers) if answer == PutAnswer.GO]
+            if missing:
+                node = self._nodes[segment]
+                slots = range(self._slot, self._slot + len(missing))
+                node.entries.append(_entries(chain, missing, slots))
+                node.stored += len(missing)
+                self._slot += len(missing)
+        written = [node for node in self._nodes.values() if node.entries]
+        for node in written:
+            self._report(node, node.entries, now_s)
+            node.entries = []
         self._renew([chain[at + count - 1] for at, count in runs], now_s)
-        while self._stored > self._capacity:
-            victims = cast(Victims, self._ask(Need(SEGMENT, 1, self._stored - self._capacity), now_s))
-            if not victims.freed_bytes:
-                break
-            self._stored -= victims.freed_bytes
+        for node in written:
+            while node.stored > node.capacity:
+                need = Need(node.segment, 1, node.stored - node.capacity)
+                victims = cast(Victims, self._ask(need, now_s))
+                if not victims.freed_bytes:
+                    break
+                node.stored -= victims.freed_bytes
 
-    def _report(self, ops: list[Op], now_s: float) -> None:
-        self._ask(Report(SEGMENT, 1, self._sequence, ops), now_s)
-        self._sequence += 1
+    def _report(self, node: _Node, ops: list[Op], now_s: float) -> None:
+        self._ask(Report(node.segment, 1, node.sequence, ops), now_s)
+        node.sequence += 1
 
-    def _heartbeat(self, now_s: float) -> None:
-        self._ask(Heartbeat(SEGMENT, 1, 1 << 40), now_s)
+    def _heartbeat(self, node: _Node, now_s: float) -> None:
+        facts = {"low_watermark_bytes": node.capacity}
+        self._ask(Heartbeat(node.segment, 1, node.capacity - node.stored, facts), now_s)
 
     def _ask(self, message: Message, now_s: float) -> Message:
         return self._core.handle(message, now_s, self._origin).reply
@@ -121,7 +147,7 @@ class PaperPool:
     def validate(self) -> None:
         """Asserts every invariant of the index and of the policy."""
         self._core.validate()
-        assert self._core.status(0.0)["rows"] == self._stored
+        assert self._core.status(0.0)["rows"] == sum(node.stored for node in self._nodes.values())
 
 
 def _entries(chain: Chain, positions: list[int], slots: range) -> Entries:

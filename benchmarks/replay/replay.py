@@ -23,26 +23,23 @@ class Row:
     prefix_hit_ratio: float
 
 
-def _default_hits(trace: Trace, capacity_blocks: int) -> int:
-    return pool_hits(trace, capacity_blocks, None)
+Hits = Callable[[Trace, int, int], int]
+"""Prefix hits in blocks: of a trace, for so many blocks on so many nodes."""
 
-
-def _lru_hits(trace: Trace, capacity_blocks: int) -> int:
-    return pool_hits(trace, capacity_blocks, LeastRecentlyUsed())
-
-
-POLICIES: dict[str, Callable[[Trace, int], int]] = {
-    "default": _default_hits,
-    "lru": _lru_hits,
-    "s3fifo": s3fifo_hits,
-    "optimum": optimum_hits,
+POLICIES: dict[str, Hits] = {
+    "default": lambda trace, capacity_blocks, nodes: pool_hits(trace, capacity_blocks, None, nodes),
+    "lru": lambda trace, capacity_blocks, nodes: pool_hits(
+        trace, capacity_blocks, LeastRecentlyUsed(), nodes
+    ),
+    "s3fifo": lambda trace, capacity_blocks, nodes: s3fifo_hits(trace, capacity_blocks),
+    "optimum": lambda trace, capacity_blocks, nodes: optimum_hits(trace, capacity_blocks),
 }
-"""Prefix hits in blocks of each policy: the pool's default and LRU run in the real index, the rest are simulated."""
+"""The pool's default and LRU run in the real index; the rest are simulated, in one memory however many nodes there are."""
 
 
-def pool_hits(trace: Trace, capacity_blocks: int, policy: EvictionPolicy | None) -> int:
+def pool_hits(trace: Trace, capacity_blocks: int, policy: EvictionPolicy | None, nodes: int = 1) -> int:
     """Prefix hits of the real index with a policy (None: the default)."""
-    pool = PaperPool(capacity_blocks, policy)
+    pool = PaperPool(capacity_blocks, policy, nodes)
     hashes: dict[int, bytes] = {}
     first_ms = trace[0].timestamp if trace else 0.0
     hits = 0
@@ -55,18 +52,20 @@ def pool_hits(trace: Trace, capacity_blocks: int, policy: EvictionPolicy | None)
     return hits
 
 
-def replay(name: str, trace: Trace, capacities: Sequence[int], policies: Sequence[str]) -> Iterator[Row]:
+def replay(
+    name: str, trace: Trace, capacities: Sequence[int], policies: Sequence[str], nodes: int = 1
+) -> Iterator[Row]:
     """One row a capacity and policy. Raises InvalidParams."""
     for policy in policies:
         if policy not in POLICIES:
             raise InvalidParams(field="policy", value=policy, allowed=", ".join(POLICIES))
     for capacity in capacities:
-        if capacity < 1:
-            raise InvalidParams(field="capacity_blocks", value=capacity, allowed="1 or more")
+        if capacity < nodes:
+            raise InvalidParams(field="capacity_blocks", value=capacity, allowed=f"{nodes} or more")
     blocks = sum(len(request.hash_ids) for request in trace)
     for capacity in capacities:
         for policy in policies:
-            yield Row(name, capacity, policy, POLICIES[policy](trace, capacity) / max(1, blocks))
+            yield Row(name, capacity, policy, POLICIES[policy](trace, capacity, nodes) / max(1, blocks))
 
 
 def as_json(rows: Sequence[Row]) -> dict[str, Any]:

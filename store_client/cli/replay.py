@@ -22,6 +22,9 @@ def replay(
     policy: Annotated[
         str, typer.Option(help="Any of default, lru, s3fifo, optimum, by commas.")
     ] = "default,lru,s3fifo,optimum",
+    nodes: Annotated[
+        int, typer.Option(min=1, max=64, help="Nodes that share the pool's size (default and lru).")
+    ] = 1,
     requests: Annotated[int, typer.Option(min=1, help="Requests to generate.")] = 4000,
     seed: Annotated[int, typer.Option(help="Another one, another generated trace.")] = 0,
     save: Annotated[Path | None, typer.Option(help="Write the (last) trace to this file.")] = None,
@@ -51,7 +54,7 @@ def replay(
         trace = generate(name, seed=seed, requests=requests) if generated else read_trace(Path(name))
         if save:
             write_trace(save, trace)
-        for row in run(name if generated else Path(name).stem, trace, capacities, policies):
+        for row in run(name if generated else Path(name).stem, trace, capacities, policies, nodes):
             say(f"{row.trace}, {row.capacity_blocks:,} blocks, {row.policy}: {row.prefix_hit_ratio:.4f}")
             rows.append(row)
     if html:

@@ -112,6 +112,21 @@ def test_the_index_stays_valid_and_within_its_capacity() -> None:
         pool.validate()
 
 
+@pytest.mark.parametrize("capacity", [1000, 3000])
+def test_a_pool_of_many_nodes_is_as_good_as_one(capacity: int) -> None:
+    trace = generate("prompts", seed=3, requests=600)
+    one = pool_hits(trace, capacity, None)
+    assert one > 0.9 * pool_hits(trace, capacity, None, nodes=4) > 0.9 * 0.9 * one
+
+
+def test_nodes_of_a_pool_on_paper_keep_to_their_sizes() -> None:
+    pool = PaperPool(302, None, nodes=3)
+    for request in generate("agentic", seed=2, requests=60):
+        pool.serve([block_hash(block) for block in request.hash_ids][:280], request.timestamp / 1000)
+    pool.validate()
+    assert [node.stored for node in pool._nodes.values()] == [101, 101, 100]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_depend_on_their_seed_alone(family: str) -> None:
     trace = generate(family, seed=1, requests=120)
