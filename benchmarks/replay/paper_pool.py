@@ -138,7 +138,7 @@ class PaperPool:
         node.sequence += 1
 
     def _heartbeat(self, node: _Node, now_s: float) -> None:
-        facts = {"low_watermark_bytes": node.capacity}
+        facts: dict[str, int | float] = {"low_watermark_bytes": node.capacity}
         self._ask(Heartbeat(node.segment, 1, node.capacity - node.stored, facts), now_s)
 
     def _ask(self, message: Message, now_s: float) -> Message:
