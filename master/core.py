@@ -219,6 +219,8 @@ class MasterCore:
         if isinstance(message, PutStart) and isinstance(reply, PutStarted):
             self.tags.note(message, reply, origin.tenant)
             reply = self._direct_puts.allow(message, reply, origin.host)
+        for index in frozenset().union(*(step.failed for step in steps)):
+            self._nodes.put_failed(index, now_s)
         removals = [step for step in steps if step.predicate is not None]
         pushes = self._pushes([step for step in steps if step.predicate is None])
         if not removals:
@@ -312,8 +314,10 @@ class MasterCore:
     def _step(self, now_s: float, host: str, shard: int, spend: Spend | None = None) -> Step:
         def place_put(size_bytes: int) -> int | None:
             promised = self._shards.promised()
-            here = choose(self._nodes.writable_on(host), size_bytes, promised) if host else None
-            best = here or choose(self._nodes.writable(), size_bytes, promised)
+            here = choose(self._nodes.writable_on(host), size_bytes, promised, now_s) if host else None
+            if here is not None and here.shunned_until_s <= now_s:
+                return here.index
+            best = choose(self._nodes.writable(), size_bytes, promised, now_s) or here
             return None if best is None else best.index
 
         nodes = self._nodes

@@ -57,13 +57,9 @@ class Room:
     def make(self) -> None:
         """Copies beyond what is wanted; then leaves in order of worth; then those whose presence lease yields; then, where no leaf lies on the
         segment, leaves elsewhere that hang on rows of the segment."""
-        here = [table for table in self._offers if self._segment in table.candidates.queues]
-        chores = Budget(CHORE_ROWS_MAX)
-        for table in here:
-            table.candidates.promote_stale(self._now_s, chores)
-            table.candidates.wake(self._segment, self._now_s, chores)
-        self._take_surplus(here)
-        self._take_leaves(here)
+        self.take_surplus()
+        self.take_leaves()
+        here = self._here()
         for table in here:
             while self._wanting() and (row := self._pop_dozing(table)) is not None:
                 self._evict(table, row, Reason.LEASED)
@@ -72,11 +68,24 @@ class Room:
                 for row in reversed(rows):
                     if table.hashes[row]:  # placeholders leave with the last row that hung on them
                         self._evict(table, row, Reason.BELOW_TRUNK)
-                self._take_leaves(here)
+                self.take_leaves()
 
-    def _take_surplus(self, tables: Sequence[Table]) -> None:
-        """Nobody misses these. What is left of the time goes to the leaves."""
-        for table in tables:
+    def _here(self) -> list[Table]:
+        return [table for table in self._offers if self._segment in table.candidates.queues]
+
+    def first_worth(self) -> float | None:
+        """Of the next leaf, as far as known without looking at it; None: there is none."""
+        worths = (table.candidates.first_worth(self._segment) for table in self._here())
+        return min((worth for worth in worths if worth is not None), default=None)
+
+    def take_surplus(self) -> None:
+        """To come first: rows are put where they belong. Copies beyond what is wanted: nobody misses these. What is left of
+        the time goes to the leaves."""
+        here, chores = self._here(), Budget(CHORE_ROWS_MAX)
+        for table in here:
+            table.candidates.promote_stale(self._now_s, chores)
+            table.candidates.wake(self._segment, self._now_s, chores)
+        for table in here:
             if not table.layers.count or not self._wanting():
                 continue
             for row, rank in surplus_on(table, self._segment, self._staying, self._budget.rows):
@@ -92,7 +101,9 @@ class Room:
         self.freed_bytes += size_bytes
         self._evictions.evicted(Reason.COPY, self._now_s - table.last_use_s[row])
 
-    def _take_leaves(self, tables: Sequence[Table]) -> None:
+    def take_leaves(self, worth_max: float | None = None) -> None:
+        """In order of worth, of those worth no more than `worth_max`."""
+        tables = self._here()
         heads = [
             (worth, index)
             for index, table in enumerate(tables)
@@ -100,16 +111,19 @@ class Room:
         ]
         heapq.heapify(heads)
         while heads and self._wanting():
-            _, index = heads[0]
+            worth, index = heads[0]
+            if worth_max is not None and worth > worth_max:
+                return
             table = tables[index]
-            rival = min((head[0] for head in heads[1:3]), default=None)  # the heap's second is among these
+            rivals = [head[0] for head in heads[1:3]]  # the heap's second is among these
+            rival = min(rivals if worth_max is None else [*rivals, worth_max], default=None)
             while self._wanting() and self._evict_next(table, rival):
                 pass
-            worth = table.candidates.first_worth(self._segment)
-            if worth is None:
+            following = table.candidates.first_worth(self._segment)
+            if following is None:
                 heapq.heappop(heads)
             else:
-                heapq.heapreplace(heads, (worth, index))
+                heapq.heapreplace(heads, (following, index))
 
     def _wanting(self) -> bool:
         return self.freed_bytes < self._want_bytes and self._budget.rows > 0

@@ -43,6 +43,8 @@ class Node:
     complete: bool = False
     free_bytes: int = 0
     turned: float = 0.0  # how often its memory was written anew, see Nodes.stored
+    failures: int = 0  # puts that were given up since the last one that was not
+    shunned_until_s: float = 0.0
     facts: dict[str, int | float] = field(default_factory=dict)
     flaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS_MAX))
     named: set[int] = field(default_factory=set)
@@ -65,13 +67,14 @@ class Node:
         capacity_bytes = self.info.capacity_bytes
         return capacity_bytes - int(self.facts.get("low_watermark_bytes", LOW_SHARE * capacity_bytes))
 
-    def appeal(self, promised_bytes: int) -> tuple[bool, float, bytes]:
+    def appeal(self, promised_bytes: int, now_s: float) -> tuple[bool, bool, float, bytes]:
         """How well a put goes here, beside others: where there is room, the more the better, else the less was put."""
+        sound = self.shunned_until_s <= now_s
         capacity_bytes = self.info.capacity_bytes
         free_bytes = self.free_bytes - promised_bytes
         if free_bytes > self.kept_free_bytes + capacity_bytes // FULL_SHARE:
-            return True, free_bytes, self.info.segment
-        return False, -(self.turned + promised_bytes / max(1, capacity_bytes)), self.info.segment
+            return sound, True, free_bytes, self.info.segment
+        return sound, False, -(self.turned + promised_bytes / max(1, capacity_bytes)), self.info.segment
 
     def stream(self, shard: int) -> ReportStream:
         """The one ordered stream between the segment and that shard."""

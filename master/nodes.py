@@ -31,6 +31,7 @@ the rest of the answer, and the best of so many is nearly as good."""
 LOST_MEMORY_S = 600.0
 """How long removals are kept for a lost node that may come back."""
 
+SHUNNED_S_MAX = 30.0
 CHANGES_MAX = 1024
 SEGMENT_ID_BYTES_MAX = 64
 
@@ -124,9 +125,17 @@ class Nodes:
         if not node.complete:
             return  # its inventory: not put anew
         node.gained(-size_bytes)
+        node.failures, node.shunned_until_s = 0, 0.0
         least = max(node.turned, self._most_turned - 1)
         node.turned = least + size_bytes / max(1, node.info.capacity_bytes)
         self._most_turned = max(self._most_turned, node.turned)
+
+    def put_failed(self, index: int, now_s: float) -> None:
+        """A writer gave up a put there: others go elsewhere for a second, and longer each time, until one succeeds."""
+        node = self._nodes.get(self.names[index])
+        if node is not None and node.shunned_until_s <= now_s:
+            node.shunned_until_s = now_s + min(SHUNNED_S_MAX, 2.0 ** min(node.failures, 9))
+            node.failures += 1
 
     def heard(self, segment: bytes, now_s: float) -> Node:
         """Any message of a node that isn't lost. Raises NotFound: announce first."""

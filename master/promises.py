@@ -95,6 +95,13 @@ class Promises:
         if not held:
             del self._held[of]
 
+    def abandon(self, of: Rank, hashes: Collection[bytes]) -> frozenset[int]:
+        """Their writer gave up. Returns the segments that it was to write to."""
+        held = self._held.get(of, {})
+        segments = frozenset(held[block_hash].segment for block_hash in hashes if block_hash in held)
+        self.end_all(of, hashes)
+        return segments
+
     def _let_go(self, promise: Promise, count: int) -> None:
         promise.left -= count
         if not promise.left:

@@ -90,7 +90,7 @@ class ReportTaker:
             elif not isinstance(op, Obeyed):
                 op = self._replication.admitted(self._restorer.admitted(op, node, step), node, step)
                 index.apply(node.index, op, step)
-                if isinstance(op, Entries):
+                if isinstance(op, Entries) and not step.naming:  # an inventory is not put anew
                     self._nodes.stored(node, int(u64s(op.lengths).sum()))
         reply = acknowledgement(message, step)
         return Outcome(reply, pushes + self._pushes([step]), confirmed=tuple(confirmed))

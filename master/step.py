@@ -52,7 +52,7 @@ class Step:
     """One shard's. `usable` by segment index; `impaired`: some segment that holds rows isn't. `names`: segment ids by
     index. `near`: segments on the asker's host. `staying`: usable ones that are not to be emptied. `naming`: whether an
     inventory is under way. `postponed`: segments that may hold what is removed later. `share`: of the time that all shards have. `spend`: asked for each new block where tenants have quotas.
-    `refused`: generations of reported slots that the index has no use for."""
+    `refused`: generations of reported slots that the index has no use for. `failed`: segments whose puts were given up."""
 
     now_s: float
     usable: Usable
@@ -70,6 +70,7 @@ class Step:
     checks: list[CheckOrder] = field(default_factory=list)
     predicate: Predicate | None = None
     postponed: set[int] = field(default_factory=set)
+    failed: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self.drops = DropBatch(self.shard)

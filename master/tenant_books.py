@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 
 from moonpool.master.drops import DropBatch
@@ -27,18 +28,41 @@ class TenantBooks:
         return self._shards.stored_by(tenant)
 
     def evict_own(self, tenant: str, want_bytes: int) -> int:
-        """See Books. Bounded: NEED_ROWS_MAX rows are looked at for one request."""
+        """See Books. Of all nodes together the least worth goes first: room is wanted in the quota, not on one of them.
+        Bounded: NEED_ROWS_MAX rows are looked at for one request."""
         offers: dict[Table, DropBatch] = {}
         for shard, tables in self._shards.tables_of(tenant).items():
             step = self.steps.get(shard) or self.steps.setdefault(shard, self._step_of(shard))
             offers.update(dict.fromkeys(tables, step.drops))
         before = _used(offers)
-        for segment in sorted({segment for table in offers for segment in table.copies}):
-            left = want_bytes - (before - _used(offers))
-            if left <= 0 or self._budget.rows <= 0:
-                break
-            evictions, staying = self._shards.evictions, next(iter(self.steps.values())).staying
-            Room(segment, left, self._now_s, offers, self._budget, evictions, staying).make()
+        evictions, staying = self._shards.evictions, next(iter(self.steps.values())).staying
+
+        def wanting() -> int:
+            return want_bytes - (before - _used(offers)) if self._budget.rows > 0 else 0
+
+        def room_on(segment: int) -> Room:
+            return Room(segment, wanting(), self._now_s, offers, self._budget, evictions, staying)
+
+        segments = sorted({segment for table in offers for segment in table.copies})
+        heads: list[tuple[float, int]] = []
+        for segment in segments:
+            room = room_on(segment)
+            room.take_surplus()
+            if (worth := room.first_worth()) is not None:
+                heads.append((worth, segment))
+        heapq.heapify(heads)
+        while heads and wanting() > 0:
+            worth, segment = heads[0]
+            room = room_on(segment)
+            room.take_leaves(min((head[0] for head in heads[1:3]), default=None))
+            following = room.first_worth()
+            if following is None or (following <= worth and not room.freed_bytes):
+                heapq.heappop(heads)
+            else:
+                heapq.heapreplace(heads, (following, segment))
+        for segment in segments:  # what is leased, and what has others hanging on it
+            if wanting() > 0:
+                room_on(segment).make()
         return before - _used(offers)
 
 

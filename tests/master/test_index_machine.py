@@ -101,12 +101,17 @@ class IndexMachine(ReportingMachine):
         assert isinstance(reply, PutStarted)
         assert list(reply.answers[0]) == self.expect_put(rank, hashes)
         went = [h for h, answer in zip(hashes, reply.answers[0], strict=True) if answer == PutAnswer.GO]
-        if went and self.usable(name):
+        if went and self.usable(name) and not self.shunned(name):
             assert reply.segments == [self.cluster.segments[name].info.segment]
         if abandon and went:
             self.cluster.ask(PutAbandon(self.keyspace, rank, went[0]))
             went.pop(0)
         self.promised |= {(rank, h): self.now_s + 2.7 for h in went}
+
+    def shunned(self, name: str) -> bool:
+        """Whether a put there was given up lately."""
+        node = self.cluster.core._nodes.get(self.cluster.segments[name].info.segment)
+        return node is not None and node.shunned_until_s > self.now_s
 
     def follow(self, first: bytes, count: int) -> list[bytes]:
         hashes = [first]

@@ -12,7 +12,7 @@ from support.paper_cluster import BLOCK_BYTES, Block, PaperCluster, chain, flat_
 from moonpool.master.node import Node
 from moonpool.master.placement import choose
 from moonpool.schemas.errors import InvalidParams
-from moonpool.schemas.messages import Heartbeat, NodeState, PutItem, PutStart, PutStarted
+from moonpool.schemas.messages import Heartbeat, NodeState, PutAbandon, PutItem, PutStart, PutStarted
 
 BLOCKS = 200
 """A small node's memory."""
@@ -25,25 +25,25 @@ def node(index: int, free_bytes: int, *, turned: float = 0.0, **facts: float) ->
 
 def test_room_goes_first_and_choices_are_deterministic() -> None:
     nodes = [node(i, 500) for i in range(3)]
-    assert choose(nodes, 10, {}) is nodes[2]
-    assert choose(nodes, 10, {2: 1}) is nodes[1]
-    assert choose(nodes, 11, {}) is None
-    assert choose([], 1, {}) is None
+    assert choose(nodes, 10, {}, 0.0) is nodes[2]
+    assert choose(nodes, 10, {2: 1}, 0.0) is nodes[1]
+    assert choose(nodes, 11, {}, 0.0) is None
+    assert choose([], 1, {}, 0.0) is None
     roomy = node(3, 501, turned=9.0)
-    assert choose([*nodes, roomy], 1, {}) is roomy, "nothing need be evicted there"
+    assert choose([*nodes, roomy], 1, {}, 0.0) is roomy, "nothing need be evicted there"
 
 
 def test_of_full_nodes_the_one_that_was_put_to_least() -> None:
     tired, fresh = node(0, 160, turned=2.0), node(1, 90, turned=1.5)
-    assert choose([tired, fresh], 1, {}) is fresh
-    assert choose([tired, fresh], 1, {1: 501}) is tired, "what is promised counts as put"
-    assert choose([tired, node(2, 163, turned=3.0)], 1, {}).index == 2  # type: ignore[union-attr]
+    assert choose([tired, fresh], 1, {}, 0.0) is fresh
+    assert choose([tired, fresh], 1, {1: 501}, 0.0) is tired, "what is promised counts as put"
+    assert choose([tired, node(2, 163, turned=3.0)], 1, {}, 0.0).index == 2  # type: ignore[union-attr]
 
 
 def test_a_node_is_full_by_its_own_watermark() -> None:
     full = node(0, 250, turned=2.0, low_watermark_bytes=800)
-    assert choose([full, node(1, 200, turned=1.0, low_watermark_bytes=800)], 1, {}).index == 1  # type: ignore[union-attr]
-    assert choose([full, node(1, 270, turned=9.0, low_watermark_bytes=800)], 1, {}).index == 1  # type: ignore[union-attr]
+    assert choose([full, node(1, 200, turned=1.0, low_watermark_bytes=800)], 1, {}, 0.0).index == 1  # type: ignore[union-attr]
+    assert choose([full, node(1, 270, turned=9.0, low_watermark_bytes=800)], 1, {}, 0.0).index == 1  # type: ignore[union-attr]
 
 
 class Pool:
@@ -125,6 +125,64 @@ def test_a_node_that_was_written_by_its_own_host_is_written_by_others_again_soon
     pool.put(BLOCKS)
     last = pool.put(2 * BLOCKS)
     assert min(last["a"], last["b"]) > 0.8 * BLOCKS
+
+
+def test_an_inventory_is_not_put_anew() -> None:
+    pool = Pool(a=BLOCKS, b=BLOCKS)
+    pool.put(4 * BLOCKS)
+    for _ in range(2):
+        pool.cluster.disconnect("b")
+        pool.cluster.join("b")
+        pool.beat("b")
+        where = pool.put(BLOCKS // 4)
+        assert min(where["a"], where["b"]) > BLOCKS // 10
+
+
+class Failing(Pool):
+    """Puts on node `a` fail."""
+
+    def where(self, seconds: int, *, here: str = "") -> Counter[str]:
+        """Puts ten times a second."""
+        cluster, where = self.cluster, Counter[str]()
+        by_id = {segment.info.segment: name for name, segment in cluster.segments.items()}
+        for _ in range(10 * seconds):
+            cluster.now_s += 0.1
+            block_hash = next(self.hashes)
+            host = cluster.segments[here].info.host if here else "elsewhere"
+            started = cluster.ask(
+                PutStart([PutItem(cluster.keyspace, 0, 0, b"", block_hash, BLOCK_BYTES)]), host
+            )
+            assert isinstance(started, PutStarted)
+            name = by_id[started.segments[0]]
+            where[name] += 1
+            if name == "a":
+                cluster.ask(PutAbandon(cluster.keyspace, 0, block_hash))
+            else:
+                cluster.commit(name, [Block(block_hash)])
+        cluster.core.validate()
+        return where
+
+
+@pytest.mark.parametrize("here", ["", "a"])
+def test_a_node_where_puts_fail_is_tried_more_and_more_seldom(here: str) -> None:
+    pool = Failing(a=1000 * BLOCKS, b=500 * BLOCKS)
+    assert pool.where(1, here=here)["b"] == 9, "although there is more room, or it is the writer's own"
+    assert pool.where(30, here=here)["a"] == 4
+    for name in ("a", "b"):
+        pool.cluster.heartbeat(name)
+    assert pool.where(60, here=here)["a"] in (1, 2, 3)
+
+
+def test_one_success_ends_that() -> None:
+    pool = Failing(a=1000 * BLOCKS, b=500 * BLOCKS)
+    pool.where(4)
+    pool.cluster.commit("a", [Block(next(pool.hashes))])
+    assert pool.put(10)["a"] == 10
+
+
+def test_a_node_alone_is_asked_whatever_fails_there() -> None:
+    pool = Failing(a=BLOCKS)
+    assert pool.where(3)["a"] == 30
 
 
 def test_facts_that_are_no_numbers_are_refused() -> None:
