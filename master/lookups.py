@@ -157,12 +157,12 @@ def locate(table: Table, message: Locate, step: Step) -> Located:
                 return Located([step.names[number] for number in u16s(segments).tolist()], *columns)
         rows = table.rows.find(message.hashes, table.spec.hash_bytes)
         rows = np.where(table.all_sound(rows, message.rank), rows, NO_ROW)
-        return _located(table, message.rank, rows, _within_reach(table, message.rank, rows, step), step)
+        return _located(table, message, rows, _within_reach(table, message.rank, rows, step), step)
     chained = need_chained(table)
     check_count(sum(run.count for run in message.runs), "runs")
     parts = [_run_rows(chained, message.rank, run, step) for run in message.runs]
     rows = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    return _located(table, message.rank, rows, rows >= 0, step)
+    return _located(table, message, rows, rows >= 0, step)
 
 
 def _run_rows(table: ChainedTable, rank: int, run: RunSlice, step: Step) -> I64:
@@ -186,17 +186,17 @@ def _within_reach(
 
 
 def _located(
-    table: Table, rank: int, rows: I64, here: np.ndarray[tuple[int], np.dtype[np.bool_]], step: Step
+    table: Table, message: Locate, rows: I64, here: np.ndarray[tuple[int], np.dtype[np.bool_]], step: Step
 ) -> Located:
     """Vectorised gather; rows that aren't `here` give zeros."""
-    count = len(rows)
+    count, rank = len(rows), message.rank
     which, slots = np.zeros(count, "<u2"), np.zeros(count, "<u4")
     generations, lengths = np.zeros(count, "<u8"), np.zeros(count, "<u8")
     there = np.flatnonzero(here)
     names: list[bytes] = []
     if len(there):
         cells = rows[there] * table.world + rank
-        segments, slots[there], generations[there] = _chosen_copies(table, cells, step)
+        segments, slots[there], generations[there] = _chosen_copies(table, cells, message.avoid, step)
         if (segments == segments[0]).all():  # the usual case, and much cheaper than sorting
             names = [step.names[segments[0]]]
         else:
@@ -207,9 +207,9 @@ def _located(
     return Located(names, which.tobytes(), slots.tobytes(), generations.tobytes(), lengths.tobytes())
 
 
-def _chosen_copies(table: Table, cells: I64, step: Step) -> tuple[U16, U32, U64]:
-    """(segments, slots, generations) of one copy of each cell, usable ones: on the reader's host where there is one, else
-    in turns, so that readers of a hot prefix spread over its copies, and one reader over several nodes."""
+def _chosen_copies(table: Table, cells: I64, avoid: Sequence[bytes], step: Step) -> tuple[U16, U32, U64]:
+    """(segments, slots, generations) of one copy of each cell, usable ones: where it isn't to be avoided, on the reader's
+    host where there is one, else in turns, so that readers of a hot prefix spread over its copies, and one reader over several nodes."""
     layers = table.layers
     if not layers.count:
         return view(table.which)[cells], view(table.slots)[cells], view(table.generations)[cells]
@@ -218,7 +218,11 @@ def _chosen_copies(table: Table, cells: I64, step: Step) -> tuple[U16, U32, U64]
     layers.turn += 1
     preferred = (np.arange(len(cells)) // SPREAD_BLOCKS + layers.turn) % len(layers.all)
     mine = np.arange(len(layers.all))[:, None] == preferred
-    chosen = np.argmax(step.usable[which] * (1 + 2 * near + mine), axis=0)
+    weights = step.usable[which] * (1 + 2 * near + mine)
+    if avoid:
+        avoided = [index for index, name in enumerate(step.names) if name in avoid]
+        weights = weights * np.where(np.isin(which, avoided), 1, 8)
+    chosen = np.argmax(weights, axis=0)
     every = np.arange(len(cells))
     slots = np.stack([view(layer.slots)[cells] for layer in layers.all])
     generations = np.stack([view(layer.generations)[cells] for layer in layers.all])

@@ -32,6 +32,9 @@ else:
     View = memoryview
 """Bytes that lie in the message that they came with: they are not copied."""
 
+AVOID_MAX = 64
+"""Segments that a reader names as unreadable."""
+
 ITEMS_MAX = 16384
 """Of a list in a request. Checked before a list is read: millions of tiny items would hold a server for long."""
 
@@ -201,13 +204,15 @@ class RunSlice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Locate(Message, frozen=True):
-    """Where one rank's shards lie. Chained: `runs`. Flat: `hashes`."""
+    """Where one rank's shards lie. Chained: `runs`. Flat: `hashes`. `avoid`: segments that the reader couldn't read: of
+    several copies another one is named."""
 
     keyspace: bytes
     rank: int
     runs: Annotated[list[RunSlice], Meta(max_length=ITEMS_MAX)] = []
     hashes: bytes = b""
     shards: bytes = b""
+    avoid: Annotated[list[bytes], Meta(max_length=AVOID_MAX)] = []
 
 
 class Located(Message, frozen=True):

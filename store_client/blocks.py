@@ -142,9 +142,9 @@ class Blocks:
             roots = list(hashes)
             request = Locate(get.keyspace, get.rank, hashes=join_hashes(hashes))
 
-        def locate() -> Places:
+        def locate(avoid: Sequence[bytes]) -> Places:
             shards = self._cluster.column(get.keyspace, roots, deadline_s)
-            asked = msgspec.structs.replace(request, shards=shards) if shards else request
+            asked = msgspec.structs.replace(request, shards=shards, avoid=list(avoid))
             return self._getter.locate(asked, count, deadline_s)
 
         return self._getter.get(Wanted(get.keyspace, get.rank, hashes, get.into, lengths), locate, deadline_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.schemas.errors import MoonpoolError, ProtocolError
-from moonpool.schemas.messages import Done, Locate, Located, ReportBad, Status
+from moonpool.schemas.messages import AVOID_MAX, Done, Locate, Located, ReportBad, Status
 from moonpool.schemas.packed import (
     U8,
     U16,
@@ -139,6 +140,10 @@ class Wanted(msgspec.Struct, frozen=True, eq=False):
         return np.array(self.hashes, dtype="S32")
 
 
+Locator = Callable[[Sequence[bytes]], Places]
+"""Locates the same objects (once more), if it can not in these segments. May raise."""
+
+
 class Getter:
     """Locates and reads."""
 
@@ -155,16 +160,16 @@ class Getter:
         located = self._cluster.ask(request, Located, deadline_s)
         return Places(located, count, self._cluster.name)
 
-    def get(self, wanted: Wanted, locate: Callable[[], Places], deadline_s: float) -> U8:
+    def get(self, wanted: Wanted, locate: Locator, deadline_s: float) -> U8:
         """Locates and reads. A Status an object; raises nothing: an unreachable master gives FAILED."""
         try:
-            places = locate()
+            places = locate(())
         except MoonpoolError as error:
             log.debug("could not locate: %s", error)
             return np.full(len(wanted.hashes), Status.FAILED, dtype=np.uint8)
         return self.read(wanted, places, locate, deadline_s)
 
-    def read(self, wanted: Wanted, places: Places, again: Callable[[], Places], deadline_s: float) -> U8:
+    def read(self, wanted: Wanted, places: Places, again: Locator, deadline_s: float) -> U8:
         """A Status an object. `again` locates the same objects once more; it may raise. Raises nothing."""
         if places.together(wanted.lengths.tobytes()):  # the usual case
             return self.read_together(wanted, places, again, deadline_s)
@@ -175,9 +180,7 @@ class Getter:
         self._mend(wanted, places, there, statuses, again, deadline_s)
         return statuses
 
-    def read_together(
-        self, wanted: Wanted, places: Places, again: Callable[[], Places], deadline_s: float
-    ) -> U8:
+    def read_together(self, wanted: Wanted, places: Places, again: Locator, deadline_s: float) -> U8:
         """The same of `places` that are `together` with the wanted lengths."""
         statuses = self._read_segment(places.segments[0], wanted, places, deadline_s)
         if not all_zero(statuses):
@@ -190,20 +193,24 @@ class Getter:
         places: Places,
         there: NDArray[np.bool_],
         statuses: U8,
-        again: Callable[[], Places],
+        again: Locator,
         deadline_s: float,
     ) -> None:
-        """Reads once more what has moved meanwhile, and reports what isn't what it should be."""
+        """Reads once more what has moved meanwhile, and other copies of what could not be read; and reports what isn't
+        what it should be."""
         gone = np.flatnonzero(there & ((statuses == _MISSING) | (statuses == _GONE)))
-        if len(gone):
+        failed = np.flatnonzero(there & (statuses == _FAILED) & (time.monotonic() < deadline_s))
+        if len(gone) or len(failed):
             statuses[gone] = _MISSING
+            avoid = [places.segments[number] for number in np.unique(places.which[failed]).tolist()]
             try:
-                places_now = again()
+                places_now = again(avoid[:AVOID_MAX])
             except MoonpoolError as error:
                 log.debug("could not locate again: %s", error)
                 return
             moved = places_now.moved(places)
-            self._read(wanted, places_now, gone[moved[gone]], statuses, deadline_s)
+            elsewhere = np.concatenate([gone, failed])
+            self._read(wanted, places_now, elsewhere[moved[elsewhere]], statuses, deadline_s)
             # Twice the same place, and not there: the index is wrong, and should hear of it.
             stale = gone[~moved[gone] & (places_now.generations[gone] != 0)]
             self._report(wanted, places, stale, deadline_s)

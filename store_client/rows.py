@@ -85,17 +85,19 @@ class RowCalls:
         present: list[bool] = np.frombuffer(bits, dtype=np.bool_).tolist()
         return present
 
-    def locate(self, rows: Rows, deadline_s: float) -> Places:
-        """Where they lie, and how long they are. Raises what the call raises."""
+    def locate(self, rows: Rows, deadline_s: float, avoid: Sequence[bytes] = ()) -> Places:
+        """Where they lie, and how long they are; if it can be not in these segments. Raises what the call raises."""
         count = len(rows.hashes)
         if count <= BATCH_MAX:  # the usual case
-            return self._locate_part(rows, rows.hashes, count, deadline_s)
+            return self._locate_part(rows, rows.hashes, count, deadline_s, avoid)
         parts = _cut(rows.hashes)
-        return Places.join([self._locate_part(rows, part, len(part), deadline_s) for part in parts])
+        return Places.join([self._locate_part(rows, part, len(part), deadline_s, avoid) for part in parts])
 
-    def _locate_part(self, rows: Rows, part: Sequence[bytes], count: int, deadline_s: float) -> Places:
+    def _locate_part(
+        self, rows: Rows, part: Sequence[bytes], count: int, deadline_s: float, avoid: Sequence[bytes]
+    ) -> Places:
         shards = self._cluster.column(rows.keyspace, part, deadline_s)
-        request = Locate(rows.keyspace, rows.rank, hashes=join_hashes(part), shards=shards)
+        request = Locate(rows.keyspace, rows.rank, hashes=join_hashes(part), shards=shards, avoid=list(avoid))
         return self._getter.locate(request, count, deadline_s)
 
     def put(self, rows: Rows, values: Fragments, deadline_s: float, visible: bool = True) -> list[Status]:
@@ -185,7 +187,7 @@ class RowCalls:
 
     def _read_all(self, rows: Rows, places: Places, into: Fragments, deadline_s: float) -> U8:
         wanted = Wanted(rows.keyspace, rows.rank, rows.hashes, into, places.lengths)
-        return self._getter.read(wanted, places, lambda: self.locate(rows, deadline_s), deadline_s)
+        return self._getter.read(wanted, places, partial(self.locate, rows, deadline_s), deadline_s)
 
 
 _make_got = partial(tuple.__new__, Got)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from support.paper_cluster import BLOCK_BYTES, Block, PaperCluster, chain, flat_spec
 
 from moonpool.schemas.config import MasterSettings
