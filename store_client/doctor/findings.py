@@ -37,7 +37,7 @@ CHECKS: dict[str, str] = {
     "master": "the master answers",
     "versions": "master and nodes speak this protocol, and are of this version",
     "clock": "the clocks of master and nodes are as this one",
-    "nodes": "every node is live, and can be reached from here",
+    "nodes": "every node is live, has a name of its own, and can be reached from here",
     "bandwidth": "what is read from each node a second, against what an engine computes again a second",
 }
 """Every check's id and what it looks at. Ids don't change: documents and alerts name them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import moonpool
@@ -121,4 +122,13 @@ def check_nodes(entries: Sequence[NodeEntry], servers: Sequence[ServerFacts]) ->
                     "look at firewalls",
                 )
             )
+    live = Counter(entry.info.node for entry in entries if entry.state is not NodeState.LOST)
+    for name in [name for name, count in live.items() if count > 1]:
+        found.append(
+            warning(
+                "nodes",
+                f"{live[name]} nodes are named {name!r}: metrics and drains take them for one",
+                "start each with a --name of its own, the host's for example",
+            )
+        )
     return found or [ok("nodes", f"{len(entries)} node(s) are live and answer")]

@@ -12,6 +12,7 @@ import pytest
 from support.commands import Said, moonpool
 from support.etcd_server import EtcdServer
 from support.guarded import TOKENS, write_tokens
+from support.node_info import node_info
 from support.processes import MasterProcess, NodeProcess
 from support.scripted_server import ScriptedServer
 from support.waiting import wait_until
@@ -28,13 +29,15 @@ from moonpool.schemas.messages import (
     Hello,
     Keyspaces,
     Message,
+    NodeEntry,
+    NodeState,
     StatusReport,
     Welcome,
 )
 from moonpool.store_client.cli.failures import FAILED, OK, USAGE
 from moonpool.store_client.doctor.bandwidth import Rate, TokenSize, judge, token_sizes
 from moonpool.store_client.doctor.findings import CHECKS, Level
-from moonpool.store_client.doctor.pool_checks import check_clocks
+from moonpool.store_client.doctor.pool_checks import check_clocks, check_nodes
 from moonpool.store_client.doctor.pool_probe import ServerFacts
 
 
@@ -236,3 +239,16 @@ def test_bytes_of_a_token_come_from_the_pools_keyspaces() -> None:
     ]
     flat = KeyspaceSpec(kind=Kind.FLAT, name="objects", shard_bytes=(0,))
     assert token_sizes([*specs, flat]) == [TokenSize("large", 2200.0), TokenSize("small", 100.0)]
+
+
+def test_nodes_of_one_name_are_a_warning() -> None:
+    entries = [
+        NodeEntry(node_info("node", segment=bytes([i])), state, 0)
+        for i, state in enumerate([NodeState.LIVE, NodeState.LIVE, NodeState.LOST])
+    ]
+    (found,) = [one for one in check_nodes(entries[:2], SERVERS[:2]) if one.level is Level.WARNING]
+    assert "2 nodes are named 'node'" in found.what
+    assert all("are named" not in one.what for one in check_nodes(entries[1:], SERVERS[:2]))
+
+
+SERVERS = [ServerFacts(f"node {i}", "") for i in range(2)]
