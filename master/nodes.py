@@ -32,6 +32,9 @@ LOST_MEMORY_S = 600.0
 """How long removals are kept for a lost node that may come back."""
 
 SHUNNED_S_MAX = 30.0
+FAILURES_TOLD = 3
+"""After so many in a row, over some seconds, the log says so, once."""
+
 CHANGES_MAX = 1024
 SEGMENT_ID_BYTES_MAX = 64
 
@@ -136,6 +139,10 @@ class Nodes:
         if node is not None and node.shunned_until_s <= now_s:
             node.shunned_until_s = now_s + min(SHUNNED_S_MAX, 2.0 ** min(node.failures, 9))
             node.failures += 1
+            if node.failures == FAILURES_TOLD:
+                log.warning(
+                    "puts to node %s fail, for whatever reason: it is hardly written to", node.info.node
+                )
 
     def heard(self, segment: bytes, now_s: float) -> Node:
         """Any message of a node that isn't lost. Raises NotFound: announce first."""

@@ -164,10 +164,13 @@ class Failing(Pool):
 
 
 @pytest.mark.parametrize("here", ["", "a"])
-def test_a_node_where_puts_fail_is_tried_more_and_more_seldom(here: str) -> None:
+def test_a_node_where_puts_fail_is_tried_more_and_more_seldom(
+    here: str, caplog: pytest.LogCaptureFixture
+) -> None:
     pool = Failing(a=1000 * BLOCKS, b=500 * BLOCKS)
     assert pool.where(1, here=here)["b"] == 9, "although there is more room, or it is the writer's own"
     assert pool.where(30, here=here)["a"] == 4
+    assert [record.getMessage()[:21] for record in caplog.records] == ["puts to node a fail, "]
     for name in ("a", "b"):
         pool.cluster.heartbeat(name)
     assert pool.where(60, here=here)["a"] in (1, 2, 3)
