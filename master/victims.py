@@ -230,7 +230,8 @@ class Candidates:
         if row is None:
             return math.inf
         self.queues[segment].awake.push(self.level(row), self.score(row, now_s), row)
-        return self._table.last_use_s[row]
+        last_use_s: float = self._table.last_use_s[row]
+        return last_use_s
 
     def next_last_use_s(self, segment: int) -> float | None:
         """Last use of the next leaf, as far as known without looking at it."""
