@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moonpool.master.columns import NO_SEGMENT, view
+from moonpool.schemas.packed import I64
 
 if TYPE_CHECKING:
     from moonpool.master.drops import DropBatch
@@ -62,6 +64,8 @@ class Layers:
         """Readers take the copies of a cell in turns."""
         self.hand = 0
         """Row at which the search for surplus copies goes on."""
+        self.hot: I64 = np.zeros(0, dtype=np.int64)
+        """Rows that many ask for now, as of the last look: their surplus copies are wanted."""
 
     def holding(self, cell: int) -> Iterator[Layer]:
         """Those that have a copy of the cell."""
@@ -151,19 +155,35 @@ def only_hinted(table: Table, cell: int, segment: int) -> bool:
     return marks is None or (cell < len(marks) and not marks[cell])
 
 
-def surplus_on(table: Table, segment: int, staying: Usable, copies_max: int) -> list[tuple[int, int]]:
-    """(row, rank) of copies on a segment beyond those that their table wants, `copies_max` at most. A search goes on
-    where the last one ended."""
+def surplus_on(
+    table: Table, segment: int, staying: Usable, copies_max: int, victim_use_s: float = float("inf")
+) -> list[tuple[int, int]]:
+    """(row, rank) of copies on a segment beyond those that their table wants, `copies_max` at most. Not those of hot rows
+    that were used after `victim_use_s`. A search goes on where the last one ended."""
     layers, world = table.layers, table.world
     first = layers.hand if layers.hand < table.columns.count else 0
     layers.hand = first + SEARCHED_ROWS
-    cells = slice(first * world, layers.hand * world)
-    which = [view(layer.which)[cells] for layer in layers.all]
-    kept = sum(staying[one].astype(np.int8) for one in which)
-    surplus = np.any([one == segment for one in which], axis=0) & (kept > table.replicas)
+    surplus = _is_surplus(table, segment, staying, slice(first * world, layers.hand * world))
+    here = layers.hot[(layers.hot >= first) & (layers.hot < layers.hand)]
+    spared = here[view(table.last_use_s)[here] > victim_use_s] - first
+    surplus.reshape(-1, world)[spared] = False
     found = np.flatnonzero(surplus)
     if len(found) > copies_max:
         found = found[:copies_max]
         layers.hand = first + int(found[-1]) // world  # the rest of that row comes next
     rows, ranks = np.divmod(found, world)
     return list(zip((rows + first).tolist(), ranks.tolist(), strict=True))
+
+
+def hot_surplus_on(table: Table, segment: int, staying: Usable) -> list[tuple[int, int]]:
+    """The same of all hot rows, and of no others."""
+    cells = (table.layers.hot[:, None] * table.world + np.arange(table.world)).ravel()
+    rows, ranks = np.divmod(cells[_is_surplus(table, segment, staying, cells)], table.world)
+    return list(zip(rows.tolist(), ranks.tolist(), strict=True))
+
+
+def _is_surplus(table: Table, segment: int, staying: Usable, cells: slice | I64) -> NDArray[np.bool_]:
+    which = [view(layer.which)[cells] for layer in table.layers.all]
+    kept = sum(staying[one].astype(np.int8) for one in which)
+    found: NDArray[np.bool_] = np.any([one == segment for one in which], axis=0) & (kept > table.replicas)
+    return found

@@ -6,22 +6,26 @@ left to that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moonpool.master.columns import NO_ROW, view
 from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import FIRST_VICTIM, USES_MAX, names_of
 from moonpool.master.victims import UNREADY_S
 from moonpool.schemas.packed import I64
-from moonpool.schemas.runs import run_start
+from moonpool.schemas.runs import FIRST_BOUNDARY, STRIDE, run_start
 
 if TYPE_CHECKING:
     from moonpool.master.chained import ChainedTable
 
 MANY = 96
 """Fewer are faster one by one: arrays cost more to set up."""
+
+LIFTS_MAX = 1 << 18
+"""Rows that one call of `lift_uses` hands a use."""
 
 
 class _Plan(NamedTuple):
@@ -131,6 +135,48 @@ def add_candidates(table: ChainedTable, rows: I64, segment: int, now_s: float) -
     for kind, (level, score) in enumerate(kinds.T.tolist()):
         some = rows[inverse.ravel() == kind].tolist()
         table.candidates.add_alike(some, segment, None if level == TRUNKS else level, score)
+
+
+def lift_uses(table: ChainedTable, rows: I64) -> None:
+    """Whoever used one of these rows used all that it hangs on, but a use is noted at the deepest row of a run alone:
+    hands last uses up. What is too much for one call goes on with the next one of the rows where it ended."""
+    parent, last_use_s = view(table.parent), view(table.last_use_s)
+    left = LIFTS_MAX
+    rows = rows[parent[rows] >= 0]
+    rows = rows[last_use_s[rows] > last_use_s[parent[rows]]]
+    depths = _depths_in_run(view(table.positions)[rows].astype(np.int64))
+    order = np.argsort(-depths, kind="stable")
+    rows, depths = rows[order], depths[order]
+    ends = np.searchsorted(-depths, np.arange(-STRIDE, 1), side="right").tolist()
+    above, begin = rows[:0], 0
+    # All of one depth at once, the deepest first: each hands on what it was handed.
+    for end in ends:
+        if end > begin:
+            above = np.concatenate((above, rows[begin:end]))
+            begin = end
+        elif not len(above):
+            continue
+        above = _lift(parent, last_use_s, above)
+        left -= len(above)
+        if left < 0:
+            return
+
+
+def _lift(parent: NDArray[Any], last_use_s: NDArray[Any], rows: I64) -> I64:
+    """Rows that were handed a later use."""
+    above = parent[rows]
+    used_s = last_use_s[rows]
+    later = np.flatnonzero((used_s > last_use_s[above]) & (above >= 0))
+    above, used_s = above[later], used_s[later]
+    np.maximum.at(last_use_s, above, used_s)
+    # One of those that hand on the same use to the same row is enough.
+    above.sort()
+    return above[np.flatnonzero(np.diff(above, prepend=NO_ROW))].astype(np.int64)
+
+
+def _depths_in_run(positions: I64) -> I64:
+    starts = np.where(positions < STRIDE, FIRST_BOUNDARY, positions - positions % STRIDE)
+    return np.asarray(positions - np.where(positions < FIRST_BOUNDARY, 0, starts), dtype=np.int64)
 
 
 TRUNKS = -1

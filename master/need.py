@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from moonpool.master.chained import ChainedTable
-from moonpool.master.copies import give_up, spared, surplus_on
+from moonpool.master.copies import give_up, hot_surplus_on, spared, surplus_on
 from moonpool.master.drops import DropBatch
 from moonpool.master.evictions import Evictions, Reason
 from moonpool.master.flat import FlatTable
@@ -55,11 +56,14 @@ class Room:
         self._staying = staying
 
     def make(self) -> None:
-        """Copies beyond what is wanted; then leaves in order of worth; then those whose presence lease yields; then, where no leaf lies on the
-        segment, leaves elsewhere that hang on rows of the segment."""
+        """Copies beyond what is wanted; then leaves in order of worth; then copies of what is hot; then those whose presence
+        lease yields; then, where no leaf lies on the segment, leaves elsewhere that hang on rows of the segment."""
         self.take_surplus()
         self.take_leaves()
         here = self._here()
+        for table in here:
+            if table.layers.count and self._wanting():
+                self._take_copies(table, hot_surplus_on(table, self._segment, self._staying))
         for table in here:
             while self._wanting() and (row := self._pop_dozing(table)) is not None:
                 self._evict(table, row, Reason.LEASED)
@@ -79,23 +83,34 @@ class Room:
         return min((worth for worth in worths if worth is not None), default=None)
 
     def take_surplus(self) -> None:
-        """To come first: rows are put where they belong. Copies beyond what is wanted: nobody misses these. What is left of
-        the time goes to the leaves."""
+        """To come first: rows are put where they belong. Copies beyond what is wanted: nobody misses these, but those of
+        what is hot, and was used after the next leaf. What is left of the time goes to the leaves."""
         here, chores = self._here(), Budget(CHORE_ROWS_MAX)
         for table in here:
             table.candidates.promote_stale(self._now_s, chores)
             table.candidates.wake(self._segment, self._now_s, chores)
-        for table in here:
-            if not table.layers.count or not self._wanting():
-                continue
-            for row, rank in surplus_on(table, self._segment, self._staying, self._budget.rows):
-                if not self._wanting() or not self._budget.spend():
-                    return
-                place = next(one for one in table.places(row, rank) if one.segment == self._segment)
-                name = (table.keyspace, rank, table.hashes[row])
-                self._offers[table].add(self._segment, *name, place.slot, place.generation)
-                table.drop_copy(row, rank, self._segment, self._now_s)
-                self._count_copy(table, row, place.length)
+        with_copies = [table for table in here if table.layers.count]
+        victim_use_s = math.inf
+        if any(len(table.layers.hot) for table in with_copies):
+            victim_use_s = min(
+                table.candidates.sure_last_use_s(self._segment, self._now_s, self._budget) for table in here
+            )
+        for table in with_copies:
+            if not self._wanting():
+                return
+            rows_max = self._budget.rows
+            found = surplus_on(table, self._segment, self._staying, rows_max, victim_use_s)
+            self._take_copies(table, found)
+
+    def _take_copies(self, table: Table, cells: Sequence[tuple[int, int]]) -> None:
+        for row, rank in cells:
+            if not self._wanting() or not self._budget.spend():
+                return
+            place = next(one for one in table.places(row, rank) if one.segment == self._segment)
+            name = (table.keyspace, rank, table.hashes[row])
+            self._offers[table].add(self._segment, *name, place.slot, place.generation)
+            table.drop_copy(row, rank, self._segment, self._now_s)
+            self._count_copy(table, row, place.length)
 
     def _count_copy(self, table: Table, row: int, size_bytes: int) -> None:
         self.freed_bytes += size_bytes

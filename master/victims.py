@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -222,6 +223,15 @@ class Candidates:
         queue = self.queues.get(segment)
         first = queue.awake.first() if queue else None
         return None if first is None else first[0]
+
+    def sure_last_use_s(self, segment: int, now_s: float, budget: Budget) -> float:
+        """Last use of the next leaf, which is looked at and stays; infinite where there is none."""
+        row = self.pop_leaf(segment, None, now_s, budget)
+        if row is None:
+            return math.inf
+        self.queues[segment].awake.push(self.level(row), self.score(row, now_s), row)
+        last_use_s: float = self._table.last_use_s[row]
+        return last_use_s
 
     def next_last_use_s(self, segment: int) -> float | None:
         """Last use of the next leaf, as far as known without looking at it."""

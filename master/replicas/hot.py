@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+import numpy as np
+
 from moonpool.master.chained import ChainedTable
-from moonpool.master.columns import NO_ROW
+from moonpool.master.columns import NO_ROW, view
 from moonpool.master.copies import COPIES_MAX
 from moonpool.master.replicas.planner import Reason
 from moonpool.master.replicas.seeker import Short
 from moonpool.master.replicas.wishes import Wish, Wishes
 from moonpool.master.shard_set import ShardSet
 from moonpool.master.table import Table, Usable
+from moonpool.schemas.packed import I64
 from moonpool.schemas.runs import run_end, run_start
 
 LOOK_EVERY_S = 5.0
@@ -27,6 +30,8 @@ HOT_MAX = 64
 
 HOT_SHARE = 0.05
 """Of the pool's memory, for all their further copies."""
+
+NO_ROWS: I64 = np.zeros(0, dtype=np.int64)
 
 Name = tuple[bytes, bytes]
 """(keyspace, hash of a block of the run that a lookup has named)."""
@@ -90,15 +95,20 @@ class HotCopies:
         left_bytes = int(capacity_bytes() * HOT_SHARE)
         tables = {(shard, table.keyspace): table for shard, table in self._shards.changing()}
         cold: list[tuple[Short, int]] = []
+        hot: dict[Table, list[I64]] = {table: [NO_ROWS] for table in tables.values()}
         heats, self._heats = self._heats, {}
         for shard, demand in self._shards.demands():
             heat = self._heats[shard] = heats.get(shard) or Heat(self._hits_per_min)
             for name, more in heat.look(demand.hits(self._hits_per_min * LOOK_EVERY_S / 60), now_s).items():
                 cells = _cells(shard, tables.get((shard, name[0])), name[1])
                 cold += [(cell, more) for cell in cells]
-            for name in heat.hot:
+            for name, until_s in heat.hot.items():
                 cells = _cells(shard, tables.get((shard, name[0])), name[1])
+                if cells:
+                    hot[cells[0].table].append(_used(cells, until_s - COLD_AFTER_S))
                 left_bytes -= self._wish(cells, heat.copies[name], kept, left_bytes)
+        for table, rows in hot.items():
+            table.layers.hot = np.unique(np.concatenate(rows))
         return cold
 
     def _wish(self, cells: Iterable[Short], more: int, kept: Usable, left_bytes: int) -> int:
@@ -122,6 +132,14 @@ class HotCopies:
         """Asserts the bounds."""
         for heat in self._heats.values():
             heat.validate()
+
+
+def _used(cells: list[Short], seen_s: float) -> I64:
+    """Rows of a run, which were used when it was seen hot: that is noted at the deepest row of each prompt alone."""
+    rows: I64 = np.array(sorted({cell.row for cell in cells}), dtype=np.int64)
+    last_use_s = view(cells[0].table.last_use_s)
+    last_use_s[rows] = np.maximum(last_use_s[rows], seen_s)
+    return rows
 
 
 def _cells(shard: int, table: Table | None, named: bytes) -> list[Short]:

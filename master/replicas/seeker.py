@@ -14,12 +14,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_SEGMENT, view
+from moonpool.master.many_rows import lift_uses
 from moonpool.master.table import Table, Usable
 
 PASS_EVERY_S = 1.0
 FOUND_MAX = 16384
 """Of one pass: the next one finds those that are colder."""
+
+LIFT_EVERY_S = 10.0
+"""How often the beginnings of chains are told when their ends were used. What counts is a minute (planner.HOTTER_S)."""
 
 Cells = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -42,6 +47,8 @@ class _Stretch:
     shard: int
     table: Table
     next_row: int = 0
+    lifts: bool = False
+    """It is not looked at yet: its rows are told first when what hangs on them was used."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +83,7 @@ class Seeker:
         """How often all that is short has been looked at."""
         self._dice = np.random.default_rng(0)
         self._began_s = float("-inf")
+        self._lifted_s: dict[Table, float] = {}
         self._under_way = False
 
     def begin(self, tables: Iterable[tuple[int, Table]], leaving: list[int], now_s: float) -> None:
@@ -91,6 +99,15 @@ class Seeker:
         self.cycles += self._ceiling == np.inf
         self._stretches = deque(_Stretch(number, *one) for number, one in enumerate(self._tables))
         self._under_way = bool(self._stretches)
+        self._lift_first(now_s)
+
+    def _lift_first(self, now_s: float) -> None:
+        before = self._lifted_s
+        self._lifted_s = {table: before.get(table, float("-inf")) for _, table in self._tables}
+        for shard, table in self._tables:
+            if now_s - self._lifted_s[table] >= LIFT_EVERY_S:
+                self._lifted_s[table] = now_s
+                self._stretches.appendleft(_Stretch(0, shard, table, lifts=True))
 
     def look(self, rows: int, fates: Fates, alive: Callable[[int, Table], bool]) -> None:
         """Goes on with the pass: about so many rows. `alive`: whether a shard's table is still this one."""
@@ -100,7 +117,10 @@ class Seeker:
                 self._stretches.popleft()
                 continue
             some = min(rows, stretch.table.columns.count - stretch.next_row)
-            self._look_at(stretch, some, fates)
+            if not stretch.lifts:
+                self._look_at(stretch, some, fates)
+            elif isinstance(stretch.table, ChainedTable):
+                lift_uses(stretch.table, np.arange(stretch.next_row, stretch.next_row + some))
             stretch.next_row += some
             rows -= some
         if self._under_way and not self._stretches:

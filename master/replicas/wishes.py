@@ -11,6 +11,7 @@ import numpy as np
 from moonpool.master.chained import ChainedTable
 from moonpool.master.columns import NO_ROW, view
 from moonpool.master.copies import COPIES_MAX
+from moonpool.master.many_rows import lift_uses
 from moonpool.master.replicas.planner import Reason
 from moonpool.master.table import Table, Usable
 from moonpool.schemas.errors import InvalidParams
@@ -87,7 +88,9 @@ def rows_meant(table: Table, hashes: bytes, with_prefix: bool) -> list[int]:
         hottest: list[int] = _hottest(table).tolist()
         return hottest
     rows: dict[int, None] = {}
-    for row in table.rows.get_all(split_hashes(hashes, table.spec.hash_bytes)):
+    named = table.rows.get_all(split_hashes(hashes, table.spec.hash_bytes))
+    _lift(table, np.array([row for row in named if row != NO_ROW], dtype=np.int64))
+    for row in named:
         if row == NO_ROW or not table.ready[row] or len(rows) >= WISHES_MAX:
             continue
         if with_prefix and isinstance(table, ChainedTable):
@@ -98,9 +101,15 @@ def rows_meant(table: Table, hashes: bytes, with_prefix: bool) -> list[int]:
 
 def _hottest(table: Table) -> I64:
     ready: I64 = np.flatnonzero(view(table.ready)).astype(np.int64)
+    _lift(table, ready)
     order = np.lexsort((ready, -np.floor(view(table.last_use_s)[ready])))
     hottest: I64 = ready[order[:WISHES_MAX]]
     return hottest
+
+
+def _lift(table: Table, rows: I64) -> None:
+    if isinstance(table, ChainedTable):
+        lift_uses(table, rows)
 
 
 def cells_short(

@@ -61,11 +61,13 @@ def test_what_is_gone_meanwhile_is_not_copied() -> None:
 def test_the_hottest_come_first_and_no_more_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wishes, "WISHES_MAX", 6)
     cluster = filled()
+    used = chain(20, "used")
+    cluster.commit("n0", blocks_of(used))
     cluster.now_s += 5
-    cluster.ask(Renew(cluster.keyspace, b"".join(HASHES[10:14])))
+    cluster.ask(Renew(cluster.keyspace, used[13]))
     first = warmed(cluster)
     assert (first.copies, warmed(cluster).copies) == (6, 0)
-    assert set(HASHES[10:14]) < set(copy_all(cluster, "n1"))
+    assert copy_all(cluster, "n1") == sorted(used[:6]), "with what is used all that it hangs on is"
 
 
 def test_what_cannot_be_asked() -> None:
