@@ -220,7 +220,7 @@ class MasterCore:
             self.tags.note(message, reply, origin.tenant)
             reply = self._direct_puts.allow(message, reply, origin.host)
         for index in frozenset().union(*(step.failed for step in steps)):
-            self._nodes.put_failed(index, now_s)
+            self._nodes.put_failed(index, origin.host, now_s)
         removals = [step for step in steps if step.predicate is not None]
         pushes = self._pushes([step for step in steps if step.predicate is None])
         if not removals:
@@ -283,10 +283,10 @@ class MasterCore:
 
     def _heartbeat(self, message: Heartbeat, now_s: float, origin: Origin) -> Outcome:
         self._check_epoch(message.epoch)
-        node = self._nodes.heard(message.segment, now_s)
         for fact, value in message.facts.items():
             if not isfinite(value):
                 raise InvalidParams(field=f"facts[{fact!r}]", value=value, allowed="finite numbers")
+        node = self._nodes.heard(message.segment, now_s)
         node.free_bytes, node.facts = message.free_bytes, message.facts
         return Outcome(self.announced())
 
@@ -313,11 +313,12 @@ class MasterCore:
 
     def _step(self, now_s: float, host: str, shard: int, spend: Spend | None = None) -> Step:
         def place_put(size_bytes: int) -> int | None:
-            promised = self._shards.promised()
-            here = choose(self._nodes.writable_on(host), size_bytes, promised, now_s) if host else None
-            if here is not None and here.shunned_until_s <= now_s:
-                return here.index
-            best = choose(self._nodes.writable(), size_bytes, promised, now_s) or here
+            writer = self._shards.promised(), host, now_s
+            best = choose(self._nodes.writable_on(host), size_bytes, *writer) if host else None
+            if best is None or best.is_shunned(host, now_s):
+                other = choose(self._nodes.writable(), size_bytes, *writer)
+                if best is None or (other is not None and not other.is_shunned(host, now_s)):
+                    best = other
             return None if best is None else best.index
 
         nodes = self._nodes

@@ -1,8 +1,8 @@
 """Direct puts: a writer may put plain objects to one node for a moment, without asking for each.
 
 Only where the answer would be the same for all of them: one node on the writer's host, or none there and one in all; which has
-room (or little is put), no quota to be kept, nothing to be noted beside. Where several could be named each put goes to the one that has most room
-then, which nobody knows for the puts to come. Objects that are in the pool already are refused when they are reported: a writer that meets one asks
+room (or little is put), no quota to be kept, nothing to be noted beside. Where several could be named, which one is best changes with each put
+(placement.py), and nobody knows that for the puts to come. Objects that are in the pool already are refused when they are reported: a writer that meets one asks
 again before it puts more.
 """
 

@@ -220,7 +220,8 @@ def _chosen_copies(table: Table, cells: I64, avoid: Sequence[bytes], step: Step)
     mine = np.arange(len(layers.all))[:, None] == preferred
     weights = step.usable[which] * (1 + 2 * near + mine)
     if avoid:
-        avoided = [index for index, name in enumerate(step.names) if name in avoid]
+        names = frozenset(avoid)
+        avoided = [index for index, name in enumerate(step.names) if name in names]
         weights = weights * np.where(np.isin(which, avoided), 1, 8)
     chosen = np.argmax(weights, axis=0)
     every = np.arange(len(cells))

@@ -33,7 +33,7 @@ class Evicted(NamedTuple):
 
 class Room:
     """One call for `want_bytes` on a segment. `offers`: the tables, and where each one's drops are gathered. `staying`:
-    segments whose copies count as kept.
+    segments whose copies count as kept. `chores`: rows put where they belong before that, CHORE_ROWS_MAX unless told.
     `freed_bytes`: payload that left the segment."""
 
     def __init__(
@@ -45,6 +45,7 @@ class Room:
         budget: Budget,
         evictions: Evictions,
         staying: Usable,
+        chores: Budget | None = None,
     ) -> None:
         self.freed_bytes = 0
         self._evictions = evictions
@@ -54,6 +55,7 @@ class Room:
         self._offers = offers
         self._budget = budget
         self._staying = staying
+        self._chores = chores or Budget(CHORE_ROWS_MAX)
 
     def make(self) -> None:
         """Copies beyond what is wanted; then leaves in order of worth; then copies of what is hot; then those whose presence
@@ -85,10 +87,10 @@ class Room:
     def take_surplus(self) -> None:
         """To come first: rows are put where they belong. Copies beyond what is wanted: nobody misses these, but those of
         what is hot, and was used after the next leaf. What is left of the time goes to the leaves."""
-        here, chores = self._here(), Budget(CHORE_ROWS_MAX)
+        here = self._here()
         for table in here:
-            table.candidates.promote_stale(self._now_s, chores)
-            table.candidates.wake(self._segment, self._now_s, chores)
+            table.candidates.promote_stale(self._now_s, self._chores)
+            table.candidates.wake(self._segment, self._now_s, self._chores)
         with_copies = [table for table in here if table.layers.count]
         victim_use_s = math.inf
         if any(len(table.layers.hot) for table in with_copies):

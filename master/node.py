@@ -27,6 +27,22 @@ ShardOrder = tuple[int, int, int]
 """Shard and order, see Drop."""
 
 
+SHUNS_MAX = 64
+"""Hosts of writers, of each node."""
+
+SHUNNED_S_MAX = 30.0
+SHUN_TOLD_S = 8.0
+"""The log says so from here on."""
+
+
+@dataclass(slots=True)
+class Shun:
+    """Puts fail, until `until_s` and for `for_s` seconds."""
+
+    for_s: float = 0.0
+    until_s: float = 0.0
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """One segment. `named`: shards whose inventory has ended since it (re)joined; `complete`: all have. `naming`: those
@@ -42,9 +58,8 @@ class Node:
     connected: bool = True
     complete: bool = False
     free_bytes: int = 0
-    turned: float = 0.0  # how often its memory was written anew, see Nodes.stored
-    failures: int = 0  # puts that were given up since the last one that was not
-    shunned_until_s: float = 0.0
+    rewritten: float = 0.0  # how often its memory was written anew, see Nodes.stored
+    shuns: dict[str, Shun] = field(default_factory=dict)  # by host of the writers
     facts: dict[str, int | float] = field(default_factory=dict)
     flaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS_MAX))
     named: set[int] = field(default_factory=set)
@@ -67,14 +82,36 @@ class Node:
         capacity_bytes = self.info.capacity_bytes
         return capacity_bytes - int(self.facts.get("low_watermark_bytes", LOW_SHARE * capacity_bytes))
 
-    def appeal(self, promised_bytes: int, now_s: float) -> tuple[bool, bool, float, bytes]:
-        """How well a put goes here, beside others: where there is room, the more the better, else the less was put."""
-        sound = self.shunned_until_s <= now_s
+    def appeal(self, promised_bytes: int, host: str, now_s: float) -> tuple[bool, bool, float, bytes]:
+        """How well a put of that host goes here, to be compared with others: whether they don't fail; whether there is room;
+        the more room the better, or else the less of the memory was written anew."""
+        sound = not self.is_shunned(host, now_s)
         capacity_bytes = self.info.capacity_bytes
         free_bytes = self.free_bytes - promised_bytes
         if free_bytes > self.kept_free_bytes + capacity_bytes // FULL_SHARE:
             return sound, True, free_bytes, self.info.segment
-        return sound, False, -(self.turned + promised_bytes / max(1, capacity_bytes)), self.info.segment
+        return sound, False, -(self.rewritten + promised_bytes / max(1, capacity_bytes)), self.info.segment
+
+    def is_shunned(self, host: str, now_s: float) -> bool:
+        """Whether puts of that host go elsewhere, where they can."""
+        shun = self.shuns.get(host)
+        return shun is not None and now_s < shun.until_s
+
+    def put_failed(self, host: str, now_s: float) -> None:
+        """A writer there gave up a put: the next ones go elsewhere for a second, and twice as long where that was no better
+        when the time was over. Others may well reach this node, so each host finds out for itself."""
+        shun = self.shuns.get(host)
+        if shun is None:
+            if len(self.shuns) == SHUNS_MAX:
+                del self.shuns[next(iter(self.shuns))]
+            shun = self.shuns[host] = Shun()
+        if now_s < shun.until_s:
+            return
+        no_better = now_s - shun.until_s <= shun.for_s
+        shun.for_s = min(SHUNNED_S_MAX, 2 * shun.for_s) if no_better else 1.0
+        shun.until_s = now_s + shun.for_s
+        if shun.for_s == SHUN_TOLD_S:
+            log.warning("puts from %s to node %s go on failing", host or "somewhere", self.info.node)
 
     def stream(self, shard: int) -> ReportStream:
         """The one ordered stream between the segment and that shard."""

@@ -31,10 +31,6 @@ the rest of the answer, and the best of so many is nearly as good."""
 LOST_MEMORY_S = 600.0
 """How long removals are kept for a lost node that may come back."""
 
-SHUNNED_S_MAX = 30.0
-FAILURES_TOLD = 3
-"""After so many in a row, over some seconds, the log says so, once."""
-
 CHANGES_MAX = 1024
 SEGMENT_ID_BYTES_MAX = 64
 
@@ -63,7 +59,7 @@ class Nodes:
         self._by_host: dict[str, dict[int, Node]] = {}  # of the writable ones
         self._ring: list[Node] = []  # the writable ones once more, empty when it must be made anew
         self._turn = 0
-        self._most_turned = 0.0
+        self._most_rewritten = 0.0
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -79,6 +75,9 @@ class Nodes:
         node = self._nodes.get(info.segment)
         if node is None:
             node = self._add(info, now_s)
+        if not node.info.capacity_bytes:  # one that was remembered
+            node.free_bytes = info.capacity_bytes
+        node.shuns.clear()
         self._leave(node)  # it may have moved to another host
         node.info, node.heard_s, node.connected = info, now_s, True
         node.cut_streams()
@@ -118,31 +117,28 @@ class Nodes:
         index = self._free_indices.pop()
         self.names[index] = info.segment
         node = self._nodes[info.segment] = Node(
-            info, index, NodeState.JOINING, now_s, free_bytes=info.capacity_bytes, turned=self._most_turned
+            info,
+            index,
+            NodeState.JOINING,
+            now_s,
+            free_bytes=info.capacity_bytes,
+            rewritten=self._most_rewritten,
         )
         return node
 
     def stored(self, node: Node, size_bytes: int) -> None:
         """So much was put there. A new node begins with the most that others had: what fills it then is younger than
         theirs. Nobody falls back by more than one whole memory, so that who wrote much once is soon written to again."""
-        if not node.complete:
-            return  # its inventory: not put anew
         node.gained(-size_bytes)
-        node.failures, node.shunned_until_s = 0, 0.0
-        least = max(node.turned, self._most_turned - 1)
-        node.turned = least + size_bytes / max(1, node.info.capacity_bytes)
-        self._most_turned = max(self._most_turned, node.turned)
+        least = max(node.rewritten, self._most_rewritten - 1)
+        node.rewritten = least + min(1.0, size_bytes / max(1, node.info.capacity_bytes))
+        self._most_rewritten = max(self._most_rewritten, node.rewritten)
 
-    def put_failed(self, index: int, now_s: float) -> None:
-        """A writer gave up a put there: others go elsewhere for a second, and longer each time, until one succeeds."""
+    def put_failed(self, index: int, host: str, now_s: float) -> None:
+        """See Node; of whichever has that index."""
         node = self._nodes.get(self.names[index])
-        if node is not None and node.shunned_until_s <= now_s:
-            node.shunned_until_s = now_s + min(SHUNNED_S_MAX, 2.0 ** min(node.failures, 9))
-            node.failures += 1
-            if node.failures == FAILURES_TOLD:
-                log.warning(
-                    "puts to node %s fail, for whatever reason: it is hardly written to", node.info.node
-                )
+        if node is not None:
+            node.put_failed(host, now_s)
 
     def heard(self, segment: bytes, now_s: float) -> Node:
         """Any message of a node that isn't lost. Raises NotFound: announce first."""
@@ -352,6 +348,6 @@ class Nodes:
         assert not self._ring or {node.index for node in self._ring} == writable, "the ring is stale"
         usable = int(np.count_nonzero(self.usable))
         assert usable == sum(node.state in READABLE for node in self._nodes.values()), "usable, and unknown"
-        assert all(node.turned <= self._most_turned for node in self._nodes.values()), (
+        assert all(node.rewritten <= self._most_rewritten for node in self._nodes.values()), (
             "written more than most"
         )

@@ -7,15 +7,17 @@ from collections.abc import Iterable, Mapping
 from moonpool.master.node import Node
 
 
-def choose(nodes: Iterable[Node], size_bytes: int, promised: Mapping[int, int], now_s: float) -> Node | None:
+def choose(
+    nodes: Iterable[Node], size_bytes: int, promised: Mapping[int, int], host: str, now_s: float
+) -> Node | None:
     """The node with most room, of those that take objects of `size_bytes`; of full ones, which evict for each put, the
     one of whose memory the smallest part was written anew: so all of them evict what was not used for about as long.
     By room alone objects of one size would go to one full node for ever, while the others kept what nobody reads.
 
     A writer's own host is asked first and wins even when it is full: its node makes room, and the copy needs no
-    network. Nodes where puts fail are shunned for a while (Nodes.put_failed): one that writers can't reach, or where all is pinned, would
-    else have most room, or the least written, for ever. Promised bytes count as used, so that writers who ask at the same moment don't all go to the same
+    network. Nodes where puts of its `host` fail are shunned for a while (Node.put_failed): one that it can't reach, or
+    where all is pinned, would else have most room, or the least written, for ever. Promised bytes count as used, so that writers who ask at the same moment don't all go to the same
     node. Equal ones go by segment id.
     """
     fitting = (node for node in nodes if node.info.page_bytes >= size_bytes)
-    return max(fitting, key=lambda node: node.appeal(promised.get(node.index, 0), now_s), default=None)
+    return max(fitting, key=lambda node: node.appeal(promised.get(node.index, 0), host, now_s), default=None)

@@ -95,10 +95,11 @@ class Promises:
         if not held:
             del self._held[of]
 
-    def abandon(self, of: Rank, hashes: Collection[bytes]) -> frozenset[int]:
+    def abandon(self, of: Rank, hashes: Collection[bytes], now_s: float) -> frozenset[int]:
         """Their writer gave up. Returns the segments that it was to write to."""
         held = self._held.get(of, {})
-        segments = frozenset(held[block_hash].segment for block_hash in hashes if block_hash in held)
+        promises = map(held.get, hashes)
+        segments = frozenset(one.segment for one in promises if one is not None and one.until_s > now_s)
         self.end_all(of, hashes)
         return segments
 

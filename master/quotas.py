@@ -90,6 +90,7 @@ class Spending:
         self._share = share
         self._books = books
         self._left: dict[str, int] = {}
+        self._dry: set[str] = set()  # tenants of whose blocks no more can go now
 
     def spend(self, tenant: str, size_bytes: int) -> bool:
         """Whether a block of that size may be stored."""
@@ -100,8 +101,12 @@ class Spending:
         left = self._left.get(tenant)
         if left is None:
             left = limit_bytes - self._books.stored_by(tenant)
-        if left < size_bytes <= limit_bytes:
-            left += self._books.evict_own(tenant, max(size_bytes - left, limit_bytes // SPARE_SHARE))
+        if left < size_bytes <= limit_bytes and tenant not in self._dry:
+            want_bytes = max(size_bytes - left, limit_bytes // SPARE_SHARE)
+            freed_bytes = self._books.evict_own(tenant, want_bytes)
+            left += freed_bytes
+            if freed_bytes < want_bytes:
+                self._dry.add(tenant)
         fits = left >= size_bytes
         self._left[tenant] = left - size_bytes if fits else left
         return fits

@@ -251,7 +251,7 @@ class Shard:
 
     def _put_abandon(self, table: Table, message: PutAbandon, step: Step) -> Done:
         hashes = split_hashes(message.hashes, table.spec.hash_bytes)
-        step.failed = self.promises.abandon(Rank(message.keyspace, message.rank), hashes)
+        step.failed = self.promises.abandon(Rank(message.keyspace, message.rank), hashes, step.now_s)
         return Done()
 
     def _report_bad(self, table: Table, message: ReportBad, step: Step) -> Done:

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable
 
 from moonpool.master.drops import DropBatch
-from moonpool.master.need import Room
+from moonpool.master.need import CHORE_ROWS_MAX, Room
 from moonpool.master.shard_set import NEED_ROWS_MAX, ShardSet, StepOf
 from moonpool.master.step import Step
 from moonpool.master.table import Table
@@ -20,7 +20,7 @@ class TenantBooks:
         self._shards = shards
         self._now_s = now_s
         self._step_of = step_of
-        self._budget = Budget(NEED_ROWS_MAX)
+        self._budget, self._chores = Budget(NEED_ROWS_MAX), Budget(CHORE_ROWS_MAX)
         self.steps: dict[int, Step] = {}
 
     def stored_by(self, tenant: str) -> int:
@@ -29,7 +29,7 @@ class TenantBooks:
 
     def evict_own(self, tenant: str, want_bytes: int) -> int:
         """See Books. Of all nodes together the least worth goes first: room is wanted in the quota, not on one of them.
-        Bounded: NEED_ROWS_MAX rows are looked at for one request."""
+        Bounded: NEED_ROWS_MAX rows are looked at for one request, and CHORE_ROWS_MAX put where they belong."""
         offers: dict[Table, DropBatch] = {}
         for shard, tables in self._shards.tables_of(tenant).items():
             step = self.steps.get(shard) or self.steps.setdefault(shard, self._step_of(shard))
@@ -41,13 +41,15 @@ class TenantBooks:
             return want_bytes - (before - _used(offers)) if self._budget.rows > 0 else 0
 
         def room_on(segment: int) -> Room:
-            return Room(segment, wanting(), self._now_s, offers, self._budget, evictions, staying)
+            budgets = self._budget, evictions, staying, self._chores
+            return Room(segment, wanting(), self._now_s, offers, *budgets)
 
         segments = sorted({segment for table in offers for segment in table.copies})
         heads: list[tuple[float, int]] = []
         for segment in segments:
             room = room_on(segment)
-            room.take_surplus()
+            if wanting() > 0:
+                room.take_surplus()
             if (worth := room.first_worth()) is not None:
                 heads.append((worth, segment))
         heapq.heapify(heads)

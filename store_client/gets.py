@@ -176,7 +176,7 @@ class Getter:
         there = places.generations != 0
         statuses = np.where(there, _CORRUPT, _MISSING)
         good = there & (places.lengths == wanted.lengths)
-        self._read(wanted, places, np.flatnonzero(good), statuses, deadline_s)
+        self._read(wanted, places, good, statuses, deadline_s)
         self._mend(wanted, places, there, statuses, again, deadline_s)
         return statuses
 
@@ -198,28 +198,29 @@ class Getter:
     ) -> None:
         """Reads once more what has moved meanwhile, and other copies of what could not be read; and reports what isn't
         what it should be."""
-        gone = np.flatnonzero(there & ((statuses == _MISSING) | (statuses == _GONE)))
-        failed = np.flatnonzero(there & (statuses == _FAILED) & (time.monotonic() < deadline_s))
-        if len(gone) or len(failed):
-            statuses[gone] = _MISSING
-            avoid = [places.segments[number] for number in np.unique(places.which[failed]).tolist()]
-            try:
-                places_now = again(avoid[:AVOID_MAX])
-            except MoonpoolError as error:
-                log.debug("could not locate again: %s", error)
-                return
-            moved = places_now.moved(places)
-            elsewhere = np.concatenate([gone, failed])
-            self._read(wanted, places_now, elsewhere[moved[elsewhere]], statuses, deadline_s)
-            # Twice the same place, and not there: the index is wrong, and should hear of it.
-            stale = gone[~moved[gone] & (places_now.generations[gone] != 0)]
-            self._report(wanted, places, stale, deadline_s)
-            places = places_now
-        self._report(wanted, places, np.flatnonzero(statuses == _CORRUPT), deadline_s)
+        self._report(wanted, places, statuses == _CORRUPT, deadline_s)
+        gone = there & ((statuses == _MISSING) | (statuses == _GONE))
+        failed = there & (statuses == _FAILED) & (time.monotonic() < deadline_s)
+        if not (gone | failed).any():
+            return
+        statuses[gone] = _MISSING
+        avoid = [places.segments[number] for number in np.unique(places.which[failed]).tolist()]
+        try:
+            places_now = again(avoid[:AVOID_MAX])
+        except MoonpoolError as error:
+            log.debug("could not locate again: %s", error)
+            return
+        moved = (gone | failed) & places_now.moved(places)
+        self._read(wanted, places_now, moved, statuses, deadline_s)
+        self._report(wanted, places_now, moved & (statuses == _CORRUPT), deadline_s)
+        # Twice the same place, and not there: the index is wrong, and should hear of it.
+        self._report(wanted, places, gone & ~moved & (places_now.generations != 0), deadline_s)
 
     def _read(
-        self, wanted: Wanted, places: Places, index: NDArray[np.intp], statuses: U8, deadline_s: float
+        self, wanted: Wanted, places: Places, good: NDArray[np.bool_], statuses: U8, deadline_s: float
     ) -> None:
+        """Those that are `good`."""
+
         def read_some(mine: NDArray[np.intp], segment: bytes) -> None:
             part = Wanted(
                 wanted.keyspace,
@@ -230,6 +231,7 @@ class Getter:
             )
             statuses[mine] = self._read_segment(segment, part, places.take(mine), deadline_s)
 
+        index = np.flatnonzero(good)  # in order: all of them are read into the memory as it is
         statuses[index] = _FAILED
         which = places.which[index]
         tasks = [
@@ -249,9 +251,9 @@ class Getter:
         now = self._nodes.started_anew(segment, link, [statuses], deadline_s)
         return statuses if now is None else now.read(batch, deadline_s)
 
-    def _report(self, wanted: Wanted, places: Places, index: NDArray[np.intp], deadline_s: float) -> None:
+    def _report(self, wanted: Wanted, places: Places, bad: NDArray[np.bool_], deadline_s: float) -> None:
         """Says once of each place that it doesn't hold what it should."""
-        for i in index[:REPORTS_PER_CALL].tolist():
+        for i in np.flatnonzero(bad)[:REPORTS_PER_CALL].tolist():
             place = (places.segments[places.which[i]], int(places.slots[i]), int(places.generations[i]))
             with self._lock:
                 if place in self._reported:

@@ -122,7 +122,7 @@ def check_nodes(entries: Sequence[NodeEntry], servers: Sequence[ServerFacts]) ->
                     "look at firewalls",
                 )
             )
-    live = Counter(entry.info.node for entry in entries if entry.state is not NodeState.LOST)
+    live = Counter(entry.info.node for entry in entries if entry.state in (NodeState.LIVE, NodeState.JOINING))
     for name in [name for name, count in live.items() if count > 1]:
         found.append(
             warning(

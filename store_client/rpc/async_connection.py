@@ -34,12 +34,12 @@ Answered = Callable[[Message | MoonpoolError], None]
 
 
 async def _outlasted(answer: asyncio.Future[Message], late: Callable[[Message], None]) -> Message:
-    """Goes on waiting where its caller does not."""
+    """Goes on waiting where its caller does not, who may give up in the very moment in which the answer is there."""
     try:
         await asyncio.wait({answer})
-    finally:
-        if not answer.done():
-            answer.add_done_callback(partial(_tell, late))
+    except asyncio.CancelledError:
+        answer.add_done_callback(partial(_tell, late))
+        raise
     return answer.result()
 
 

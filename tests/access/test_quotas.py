@@ -17,11 +17,13 @@ class PaperBooks:
 
     def __init__(self, stored: dict[str, int], free: dict[str, int]) -> None:
         self.stored, self.free = dict(stored), dict(free)
+        self.asked = 0
 
     def stored_by(self, tenant: str) -> int:
         return self.stored.get(tenant, 0)
 
     def evict_own(self, tenant: str, want_bytes: int) -> int:
+        self.asked += 1
         freed = min(want_bytes, self.free.get(tenant, 0))
         self.free[tenant] = self.free.get(tenant, 0) - freed
         self.stored[tenant] -= freed
@@ -34,6 +36,13 @@ def test_what_fits_is_stored_and_the_rest_evicts_its_own() -> None:
     assert [spending.spend("red", 20) for _ in range(5)] == [True, True, True, False, False]
     assert books.stored == {"red": 30, "blue": 1000}
     assert all(spending.spend("blue", 500) for _ in range(9)), "blue has no quota"
+
+
+def test_what_is_dry_is_asked_once_a_request() -> None:
+    books = PaperBooks({"red": 95}, {"red": 3})
+    spending = Spending(Quotas({"red": 100}), WHOLE, books)
+    assert [spending.spend("red", 10) for _ in range(1000)] == [False] * 1000
+    assert books.asked == 1
 
 
 def test_a_block_larger_than_the_quota_evicts_nothing() -> None:

@@ -111,7 +111,7 @@ class IndexMachine(ReportingMachine):
     def shunned(self, name: str) -> bool:
         """Whether a put there was given up lately."""
         node = self.cluster.core._nodes.get(self.cluster.segments[name].info.segment)
-        return node is not None and node.shunned_until_s > self.now_s
+        return node is not None and node.is_shunned(f"host-{name}", self.now_s)
 
     def follow(self, first: bytes, count: int) -> list[bytes]:
         hashes = [first]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 
@@ -37,7 +38,7 @@ from moonpool.schemas.messages import (
     decode_master_request,
     encode,
 )
-from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
+from moonpool.store_client.rpc.async_connection import AsyncRpcConnection, _outlasted
 from moonpool.store_client.rpc.peer import Limits
 from moonpool.store_client.rpc.server import RpcServer
 
@@ -109,6 +110,27 @@ async def test_a_late_reply_is_given_to_who_wants_it(address: str) -> None:
         await connection.call(Remove(KEYSPACE, b"", wait_ms=60_000), 0.05, late.append)
     await connection.close()
     assert len(late) == 1, "a lost connection is no reply"
+
+
+async def test_a_reply_of_the_moment_in_which_its_caller_gives_up_is_late() -> None:
+    late: list[object] = []
+    answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def held() -> None:
+        time.sleep(0.06)  # the deadline is due, and in the same turn of the loop the reply is there
+        answer.set_result(Done(1))
+
+    async def call() -> Message:
+        async with asyncio.timeout(0.05):
+            return await _outlasted(answer, late.append)
+
+    task = asyncio.create_task(call())
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(held)
+    with contextlib.suppress(TimeoutError):
+        late.append(await task)
+    await asyncio.sleep(0)
+    assert late == [Done(1)], "once, in time or late"
 
 
 async def test_refusals_are_raised(address: str) -> None:
