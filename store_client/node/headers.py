@@ -105,3 +105,12 @@ class HeaderTable:
         """Copies of headers."""
         copies: Headers = self._cells.take(rows, axis=0).view(HEADER_DTYPE).reshape(len(rows))
         return copies
+
+    def proof(self, rows: Rows) -> Headers:
+        """Copies that prove what was loaded before this call. Whoever takes a slot changes the word first and writes it
+        last: what was read before the word belongs to it."""
+        fence()
+        copies = self.snapshot(rows)
+        fence()
+        copies["word"] = self.words[rows]
+        return copies

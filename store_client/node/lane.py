@@ -44,7 +44,7 @@ from moonpool.schemas.messages import (
 from moonpool.schemas.packed import U32, U64, count_of, u32s, u64s
 from moonpool.store_client import native, native_lanes
 from moonpool.store_client.node.core import NodeCore
-from moonpool.store_client.node.headers import fence, words_of
+from moonpool.store_client.node.headers import words_of
 from moonpool.store_client.node.items import BLOCKS_MAX
 from moonpool.store_client.node.keyspaces import check_registering
 from moonpool.store_client.node.lane_io import has_bytes, receive_frame, send, set_pause, shake_hands
@@ -287,10 +287,7 @@ class Lane:
             words_at = core.slots.headers.words.__getitem__
             for piece in checked_pieces(self._memory, offsets[good], sizes, rows, words, words_at):
                 send(self._sock, [piece], deadline_s, self._peer)
-        fence()
-        trailer = core.slots.headers.snapshot(rows)
-        fence()
-        trailer["word"] = core.slots.headers.words[rows]  # last: whoever takes a slot changes it first
+        trailer = core.slots.headers.proof(rows)
         if own is not None:
             trailer = own_headers(trailer, own)
         send(self._sock, [trailer.tobytes()] if len(rows) else [], deadline_s, self._peer)

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moonpool.schemas.errors import TransferFailed
-from moonpool.schemas.header import HEADER_DTYPE, SLOT_INDEX_BITS, Headers
+from moonpool.schemas.header import SLOT_INDEX_BITS, Headers
 from moonpool.schemas.packed import U32, U64
 from moonpool.store_client.huge_pages import FileMapping
-from moonpool.store_client.node.headers import fence
+from moonpool.store_client.node.headers import HeaderTable
 from moonpool.store_client.node.layout import HEAD_BYTES, Head, page_table
 
 POPULATE_BYTES = 256 << 20
@@ -45,10 +45,7 @@ class MappedSegment:
         self.data_bytes = head.layout.capacity_bytes
         self._page_table = page_table(buffer, self.layout)
         self.native_layout: U64 = head.layout.native(self.address)
-        rows = self.layout.page_count * self.layout.headers_per_page
-        self._headers: Headers = np.frombuffer(
-            buffer, dtype=HEADER_DTYPE, count=rows, offset=self.layout.header_offset
-        )
+        self._headers = HeaderTable(buffer, self.layout)
 
     def _map(self, fd: int, segment: bytes) -> FileMapping:
         size_bytes = os.fstat(fd).st_size
@@ -70,13 +67,7 @@ class MappedSegment:
 
     def headers(self, slots: U32) -> Headers:
         """Snapshots of headers, taken after every load that came before this call. Slots must lie inside."""
-        fence()
-        rows = self.layout.header_rows(slots)
-        copies = self._headers[rows]
-        # Whoever takes a slot changes the word first and writes it last: what was read before the word belongs to it.
-        fence()
-        copies["word"] = self._headers["word"][rows]
-        return copies
+        return self._headers.proof(self.layout.header_rows(slots))
 
     def populate(self, stopped: Callable[[], bool]) -> None:
         """Fills this process's page tables, so that first reads don't fault page by page. Old kernels can't."""

@@ -22,8 +22,8 @@ from moonpool.schemas.packed import pack_u32
 from moonpool.store_client import native
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.fragments import Fragments
+from moonpool.store_client.node import headers as node_headers
 from moonpool.store_client.node.headers import words_of
-from moonpool.store_client.transports import mapped
 from moonpool.store_client.transports.base import ReadBatch
 from moonpool.store_client.transports.shm import ShmTransport
 
@@ -190,17 +190,16 @@ def test_a_word_is_read_behind_the_rest_of_its_header(
 ) -> None:
     """Else a slot that is taken meanwhile would seem to hold what was asked for, with somebody else's checksum."""
     stored = Stored(transport, f"word {transport._native}", monkeypatch)
-    fence, fences = mapped.fence, list[int]()
+    fence, fences = node_headers.fence, list[int]()
 
     def taken_behind_the_second() -> None:
         fence()
         fences.append(len(fences))
         if len(fences) == 2:
-            transport._segment._headers["word"][
-                transport._segment.layout.header_rows(stored.batch.slots)
-            ] += 1
+            rows = transport._segment.layout.header_rows(stored.batch.slots)
+            transport._segment._headers.words[rows] += 1
 
-    monkeypatch.setattr(mapped, "fence", taken_behind_the_second)
+    monkeypatch.setattr(node_headers, "fence", taken_behind_the_second)
     headers = transport._segment.headers(stored.batch.slots)
     assert not (headers["word"] == words_of(SlotState.COMMITTED, stored.batch.generations)).any()
     assert (headers["length"] == BLOCK_BYTES).all()
