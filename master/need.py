@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from moonpool.master.chained import ChainedTable
@@ -29,6 +29,24 @@ class Evicted(NamedTuple):
     freed_bytes: int
     next_age_ms: int
     steps: list[Step]
+
+
+def take_in_order(
+    heads: list[tuple[float, int]],
+    wanting: Callable[[], bool],
+    take: Callable[[float, int, float | None], float | None],
+) -> None:
+    """From several sources, the least worth first. `heads`: what is next is worth in each, and its number. `take` is given
+    these of one, takes what is worth no more than the next one's, and says what follows; None: nothing."""
+    heapq.heapify(heads)
+    while heads and wanting():
+        worth, number = heads[0]
+        rival = min((head[0] for head in heads[1:3]), default=None)  # the heap's second is among these
+        following = take(worth, number, rival)
+        if following is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (following, number))
 
 
 class Room:
@@ -121,26 +139,20 @@ class Room:
     def take_leaves(self, worth_max: float | None = None) -> None:
         """In order of worth, of those worth no more than `worth_max`."""
         tables = self._here()
-        heads = [
-            (worth, index)
-            for index, table in enumerate(tables)
-            if (worth := table.candidates.first_worth(self._segment)) is not None
-        ]
-        heapq.heapify(heads)
-        while heads and self._wanting():
-            worth, index = heads[0]
-            if worth_max is not None and worth > worth_max:
-                return
-            table = tables[index]
-            rivals = [head[0] for head in heads[1:3]]  # the heap's second is among these
-            rival = min(rivals if worth_max is None else [*rivals, worth_max], default=None)
-            while self._wanting() and self._evict_next(table, rival):
+        most = math.inf if worth_max is None else worth_max
+
+        def next_of(table: Table) -> float | None:
+            worth = table.candidates.first_worth(self._segment)
+            return None if worth is None or worth > most else worth
+
+        def take(worth: float, index: int, rival: float | None) -> float | None:
+            limit = worth_max if rival is None else min(rival, most)
+            while self._wanting() and self._evict_next(tables[index], limit):
                 pass
-            following = table.candidates.first_worth(self._segment)
-            if following is None:
-                heapq.heappop(heads)
-            else:
-                heapq.heapreplace(heads, (following, index))
+            return next_of(tables[index])
+
+        worths = [(next_of(table), index) for index, table in enumerate(tables)]
+        take_in_order([(worth, index) for worth, index in worths if worth is not None], self._wanting, take)
 
     def _wanting(self) -> bool:
         return self.freed_bytes < self._want_bytes and self._budget.rows > 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 
 from moonpool.master.drops import DropBatch
-from moonpool.master.need import CHORE_ROWS_MAX, Room
+from moonpool.master.need import CHORE_ROWS_MAX, Room, take_in_order
 from moonpool.master.shard_set import NEED_ROWS_MAX, ShardSet, StepOf
 from moonpool.master.step import Step
 from moonpool.master.table import Table
@@ -41,8 +40,16 @@ class TenantBooks:
             return want_bytes - (before - _used(offers)) if self._budget.rows > 0 else 0
 
         def room_on(segment: int) -> Room:
-            budgets = self._budget, evictions, staying, self._chores
-            return Room(segment, wanting(), self._now_s, offers, *budgets)
+            return Room(
+                segment, wanting(), self._now_s, offers, self._budget, evictions, staying, self._chores
+            )
+
+        def take(worth: float, segment: int, rival: float | None) -> float | None:
+            room = room_on(segment)
+            room.take_leaves(rival)
+            following = room.first_worth()
+            stuck = following is not None and following <= worth and not room.freed_bytes
+            return None if stuck else following
 
         segments = sorted({segment for table in offers for segment in table.copies})
         heads: list[tuple[float, int]] = []
@@ -52,16 +59,7 @@ class TenantBooks:
                 room.take_surplus()
             if (worth := room.first_worth()) is not None:
                 heads.append((worth, segment))
-        heapq.heapify(heads)
-        while heads and wanting() > 0:
-            worth, segment = heads[0]
-            room = room_on(segment)
-            room.take_leaves(min((head[0] for head in heads[1:3]), default=None))
-            following = room.first_worth()
-            if following is None or (following <= worth and not room.freed_bytes):
-                heapq.heappop(heads)
-            else:
-                heapq.heapreplace(heads, (following, segment))
+        take_in_order(heads, lambda: wanting() > 0, take)
         for segment in segments:  # what is leased, and what has others hanging on it
             if wanting() > 0:
                 room_on(segment).make()
