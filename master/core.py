@@ -18,7 +18,7 @@ from moonpool.master.look import Look
 from moonpool.master.node import Node
 from moonpool.master.nodes import Nodes
 from moonpool.master.outcome import Origin, Outcome, Push
-from moonpool.master.placement import choose
+from moonpool.master.placement import place
 from moonpool.master.quotas import Spend
 from moonpool.master.removal_orders import RemovalOrders
 from moonpool.master.replicas.replication import Replication
@@ -220,7 +220,8 @@ class MasterCore:
             self.tags.note(message, reply, origin.tenant)
             reply = self._direct_puts.allow(message, reply, origin.host)
         for index in frozenset().union(*(step.failed for step in steps)):
-            self._nodes.put_failed(index, origin.host, now_s)
+            if (node := self._nodes.at(index)) is not None:
+                node.put_failed(origin.host, now_s)
         removals = [step for step in steps if step.predicate is not None]
         pushes = self._pushes([step for step in steps if step.predicate is None])
         if not removals:
@@ -313,13 +314,8 @@ class MasterCore:
 
     def _step(self, now_s: float, host: str, shard: int, spend: Spend | None = None) -> Step:
         def place_put(size_bytes: int) -> int | None:
-            writer = self._shards.promised(), host, now_s
-            best = choose(self._nodes.writable_on(host), size_bytes, *writer) if host else None
-            if best is None or best.is_shunned(host, now_s):
-                other = choose(self._nodes.writable(), size_bytes, *writer)
-                if best is None or (other is not None and not other.is_shunned(host, now_s)):
-                    best = other
-            return None if best is None else best.index
+            node = place(self._nodes, size_bytes, self._shards.promised(), host, now_s)
+            return None if node is None else node.index
 
         nodes = self._nodes
         step = Step(now_s, nodes.usable, nodes.impaired, nodes.names, place_put, shard, spend=spend)

@@ -22,17 +22,16 @@ LOW_SHARE = 0.9
 FULL_SHARE = 16
 """A full node has up to this part of its memory free beyond what its watermark leaves: evictions overshoot."""
 
-OBEYED_MAX = 4096
-ShardOrder = tuple[int, int, int]
-"""Shard and order, see Drop."""
-
-
 SHUNS_MAX = 64
 """Hosts of writers, of each node."""
 
 SHUNNED_S_MAX = 30.0
 SHUN_TOLD_S = 8.0
 """The log says so from here on."""
+
+OBEYED_MAX = 4096
+ShardOrder = tuple[int, int, int]
+"""Shard and order, see Drop."""
 
 
 @dataclass(slots=True)

@@ -134,12 +134,6 @@ class Nodes:
         node.rewritten = least + min(1.0, size_bytes / max(1, node.info.capacity_bytes))
         self._most_rewritten = max(self._most_rewritten, node.rewritten)
 
-    def put_failed(self, index: int, host: str, now_s: float) -> None:
-        """See Node; of whichever has that index."""
-        node = self._nodes.get(self.names[index])
-        if node is not None:
-            node.put_failed(host, now_s)
-
     def heard(self, segment: bytes, now_s: float) -> Node:
         """Any message of a node that isn't lost. Raises NotFound: announce first."""
         node = self._nodes.get(segment)
@@ -253,6 +247,10 @@ class Nodes:
     def get(self, segment: bytes) -> Node | None:
         """The node of a segment."""
         return self._nodes.get(segment)
+
+    def at(self, index: int) -> Node | None:
+        """The node that has that index now."""
+        return self._nodes.get(self.names[index])
 
     def all(self) -> list[Node]:
         """Every node, lost ones too."""

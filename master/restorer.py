@@ -71,9 +71,7 @@ class Restorer:
         rows = [row for row in table.rows.get_all(hashes) if row != NO_ROW]
         which = [view(layer.which).reshape(-1, table.world)[rows] for layer in table.layers.all]
         holders = np.unique(np.stack(which))
-        nodes = [
-            self._nodes.get(self._nodes.names[index]) for index in holders.tolist() if index != NO_SEGMENT
-        ]
+        nodes = [self._nodes.at(index) for index in holders.tolist() if index != NO_SEGMENT]
         return [
             node.info.node
             for node in nodes

@@ -250,7 +250,7 @@ class Replication:
 
     def _push(self, order: Order) -> Push:
         self.counts["ordered", order.reason] += len(order.wants)
-        source = self._nodes.get(self._nodes.names[order.source])
+        source = self._nodes.at(order.source)
         assert source is not None
         keyspace, rank, _ = order.wants[0].cell
         table = self._shards.get(order.shard).table(keyspace)

@@ -25,7 +25,7 @@ class Seats:
         """Of a large cluster some nodes, each time others, and always those that are named."""
         promised, takers = self._shards.promised(), {node.index: node for node in self._nodes.writable()}
         for index in named:
-            node = self._nodes.get(self._nodes.names[index])
+            node = self._nodes.at(index)
             if node is not None and self._nodes.staying[index]:
                 takers[index] = node
         return [self._seat(node, promised.get(index, 0)) for index, node in takers.items()]
@@ -52,5 +52,5 @@ class Seats:
 
     def host_of(self, index: int) -> str:
         """Of a node by its index; empty where it is gone."""
-        node = self._nodes.get(self._nodes.names[index])
+        node = self._nodes.at(index)
         return node.info.host if node is not None else ""
