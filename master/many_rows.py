@@ -16,7 +16,7 @@ from moonpool.master.entries import EntryColumns
 from moonpool.master.eviction import FIRST_VICTIM, USES_MAX, names_of
 from moonpool.master.victims import UNREADY_S
 from moonpool.schemas.packed import I64
-from moonpool.schemas.runs import FIRST_BOUNDARY, STRIDE, run_start
+from moonpool.schemas.runs import STRIDE, depths_in_run, run_start
 
 if TYPE_CHECKING:
     from moonpool.master.chained import ChainedTable
@@ -144,7 +144,7 @@ def lift_uses(table: ChainedTable, rows: I64) -> None:
     left = LIFTS_MAX
     rows = rows[parent[rows] >= 0]
     rows = rows[last_use_s[rows] > last_use_s[parent[rows]]]
-    depths = _depths_in_run(view(table.positions)[rows].astype(np.int64))
+    depths = depths_in_run(view(table.positions)[rows].astype(np.int64))
     order = np.argsort(-depths, kind="stable")
     rows, depths = rows[order], depths[order]
     ends = np.searchsorted(-depths, np.arange(-STRIDE, 1), side="right").tolist()
@@ -172,11 +172,6 @@ def _lift(parent: NDArray[Any], last_use_s: NDArray[Any], rows: I64) -> I64:
     # One of those that hand on the same use to the same row is enough.
     above.sort()
     return above[np.flatnonzero(np.diff(above, prepend=NO_ROW))].astype(np.int64)
-
-
-def _depths_in_run(positions: I64) -> I64:
-    starts = np.where(positions < STRIDE, FIRST_BOUNDARY, positions - positions % STRIDE)
-    return np.asarray(positions - np.where(positions < FIRST_BOUNDARY, 0, starts), dtype=np.int64)
 
 
 TRUNKS = -1

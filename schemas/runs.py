@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from moonpool.schemas.packed import U16, U64, count_of
+from moonpool.schemas.packed import I64, U16, U64, count_of
 
 FIRST_BOUNDARY = 64
 STRIDE = 512
@@ -28,6 +28,12 @@ def run_start(position: int) -> int:
     if position < STRIDE:
         return FIRST_BOUNDARY
     return position - position % STRIDE
+
+
+def depths_in_run(positions: I64) -> I64:
+    """How far behind the first block of its run each of these positions lies."""
+    starts = np.where(positions < STRIDE, FIRST_BOUNDARY, positions - positions % STRIDE)
+    return np.asarray(positions - np.where(positions < FIRST_BOUNDARY, 0, starts), dtype=np.int64)
 
 
 def run_end(position: int) -> int:

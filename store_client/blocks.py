@@ -144,7 +144,9 @@ class Blocks:
 
         def locate(avoid: Sequence[bytes]) -> Places:
             shards = self._cluster.column(get.keyspace, roots, deadline_s)
-            asked = msgspec.structs.replace(request, shards=shards, avoid=list(avoid))
+            asked = request
+            if shards or avoid:
+                asked = msgspec.structs.replace(request, shards=shards, avoid=list(avoid))
             return self._getter.locate(asked, count, deadline_s)
 
         return self._getter.get(Wanted(get.keyspace, get.rank, hashes, get.into, lengths), locate, deadline_s)

@@ -47,8 +47,8 @@ class _Stretch:
     shard: int
     table: Table
     next_row: int = 0
-    lifts: bool = False
-    """It is not looked at yet: its rows are told first when what hangs on them was used."""
+    lifted: ChainedTable | None = None
+    """The table, where it isn't looked at yet: its rows are told first when what hangs on them was used."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,7 @@ class Seeker:
         """How often all that is short has been looked at."""
         self._dice = np.random.default_rng(0)
         self._began_s = float("-inf")
-        self._lifted_s: dict[Table, float] = {}
+        self._lifted_s: dict[ChainedTable, float] = {}
         self._under_way = False
 
     def begin(self, tables: Iterable[tuple[int, Table]], leaving: list[int], now_s: float) -> None:
@@ -102,12 +102,13 @@ class Seeker:
         self._lift_first(now_s)
 
     def _lift_first(self, now_s: float) -> None:
+        chained = [(shard, table) for shard, table in self._tables if isinstance(table, ChainedTable)]
         before = self._lifted_s
-        self._lifted_s = {table: before.get(table, float("-inf")) for _, table in self._tables}
-        for shard, table in self._tables:
+        self._lifted_s = {table: before.get(table, float("-inf")) for _, table in chained}
+        for shard, table in chained:
             if now_s - self._lifted_s[table] >= LIFT_EVERY_S:
                 self._lifted_s[table] = now_s
-                self._stretches.appendleft(_Stretch(0, shard, table, lifts=True))
+                self._stretches.appendleft(_Stretch(0, shard, table, lifted=table))
 
     def look(self, rows: int, fates: Fates, alive: Callable[[int, Table], bool]) -> None:
         """Goes on with the pass: about so many rows. `alive`: whether a shard's table is still this one."""
@@ -117,10 +118,10 @@ class Seeker:
                 self._stretches.popleft()
                 continue
             some = min(rows, stretch.table.columns.count - stretch.next_row)
-            if not stretch.lifts:
+            if stretch.lifted is None:
                 self._look_at(stretch, some, fates)
-            elif isinstance(stretch.table, ChainedTable):
-                lift_uses(stretch.table, np.arange(stretch.next_row, stretch.next_row + some))
+            else:
+                lift_uses(stretch.lifted, np.arange(stretch.next_row, stretch.next_row + some))
             stretch.next_row += some
             rows -= some
         if self._under_way and not self._stretches:

@@ -99,9 +99,8 @@ class Drops:
             writing = states_in(self._slots.headers.words[self._slots.rows(slots)]) == SlotState.WRITING
             self._doom(slots[writing])
             gone = slots[~writing]
-            for first in range(
-                0, len(gone), MESSAGE_ROWS
-            ):  # each a part of a report that takes its master a moment only
+            # Each is a part of a report that takes its master a moment only.
+            for first in range(0, len(gone), MESSAGE_ROWS):
                 self._slots.forget(gone[first : first + MESSAGE_ROWS])
         return len(slots)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moonpool.schemas.runs import run_end, run_start, shard_of, split_runs
+from moonpool.schemas.runs import depths_in_run, run_end, run_start, shard_of, split_runs
 
 POSITION = st.integers(0, 1 << 20)
 
@@ -22,6 +23,7 @@ def test_a_position_lies_in_its_run(position: int) -> None:
     assert start <= position < end
     assert run_start(end) == end
     assert {run_start(start), run_start(end - 1)} == {start}
+    assert depths_in_run(np.array([position])).tolist() == [position - start]
 
 
 @settings(derandomize=True, deadline=None)
