@@ -100,6 +100,8 @@ class MasterServer:
         await self._hard.load()
         host = self._settings.host
         port = await self._server.listen_tcp(host, self._settings.port)
+        if self._settings.near_door:
+            await self._server.listen_near(port)
         self._handler.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._handler.advertised = self._handler.address
         if self._seat is not None:

@@ -71,6 +71,11 @@ class MasterSettings(Settings):
     lease_s: float = Field(
         3.0, ge=1, le=60, description="with etcd: silence after which others take over a master's shards"
     )
+    near_door: bool = Field(
+        True,
+        description="whether clients and nodes of the master's own host go on through a Unix socket, once they have reached "
+        "its port; with TLS they never do",
+    )
     connections_max: int = Field(4096, ge=1, description="connections served at once")
     inflight_max: int = Field(256, ge=1, description="requests of one connection handled at once")
     heartbeat_s: float = Field(1.0, gt=0, description="how often nodes report that they live")

@@ -86,7 +86,8 @@ class Hello(Message, frozen=True):
 
 class Welcome(Message, frozen=True):
     """`server`: master or node. `epoch` of a master; 0 of a node. `version` and `time_ms` (the server's wall clock) are
-    for diagnosis: nothing is decided by them. `traces`: requests may name the span that they belong to (schemas/framing.py)."""
+    for diagnosis: nothing is decided by them. `traces`: requests may name the span that they belong to (schemas/framing.py).
+    `near`: a door for peers that have reached its port `near_port` from its own host (store_client/rpc/near.py)."""
 
     protocol: int
     server: str
@@ -95,6 +96,8 @@ class Welcome(Message, frozen=True):
     version: str = ""
     time_ms: int = 0
     traces: bool = False
+    near: str = ""
+    near_port: int = 0
 
 
 class Failed(Message, frozen=True):

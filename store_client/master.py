@@ -18,7 +18,7 @@ from moonpool.schemas.messages import (
 )
 from moonpool.store_client.guard import Guard
 from moonpool.store_client.keyspaces import KeyspaceBook
-from moonpool.store_client.rpc.connection import ConnectionPool, PendingReply
+from moonpool.store_client.rpc.connection_pool import ConnectionPool, PendingReply
 from moonpool.store_client.rpc.credentials import Credentials
 
 Reply = TypeVar("Reply", bound=Message)

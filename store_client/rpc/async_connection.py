@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 from collections.abc import Callable
@@ -24,7 +25,10 @@ from moonpool.schemas.framing import FRAME_BYTES_MAX, PREFIX, PROTOCOL_VERSION, 
 from moonpool.schemas.messages import Failed, Hello, Message, Welcome, encode
 from moonpool.store_client.rpc.address import Address, set_tcp_options
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
+from moonpool.store_client.rpc.near import NEAR_TIMEOUT_S, check_same, near_address
 from moonpool.store_client.rpc.tls import ClientTls, explain, explain_end
+
+log = logging.getLogger(__name__)
 
 UNSENT_BYTES_MAX = 32 << 20
 ID_MASK = (1 << 32) - 1
@@ -89,30 +93,63 @@ class AsyncRpcConnection(asyncio.Protocol):
         """A connection after its handshake. Raises DeadlineExceeded, RpcFailed, ProtocolError, VersionMismatch or
         what the server refused it with. More than `inflight_max` requests at once are Overloaded."""
         end_s = time.monotonic() + timeout_s
-        connection = cls(address, decode, on_push, inflight_max)
+        far = cls(address, decode, on_push, inflight_max)
+        await far._open(Address.parse(address), hello, end_s, credentials)
+        near = far._near_address()
+        if near is None:
+            return far
+        nearer = cls(address, decode, on_push, inflight_max)
+        try:
+            until_s = min(end_s, time.monotonic() + NEAR_TIMEOUT_S)
+            await nearer._open(near, hello, until_s, credentials, same_as=far.welcome)
+        except MoonpoolError as error:
+            log.info("%s is asked over tcp: its near door didn't open: %s", address, error)
+            return far
+        except BaseException:
+            await far._abort()
+            raise
+        await far.close()
+        return nearer
+
+    def _near_address(self) -> Address | None:
+        """Of the server's near door, where it has one for us."""
+        if self.welcome is None or self._transport.get_extra_info("ssl_object") is not None:
+            return None
+        return near_address(self._transport.get_extra_info("socket"), self.welcome)
+
+    async def _open(
+        self,
+        target: Address,
+        hello: Hello,
+        end_s: float,
+        credentials: Credentials,
+        same_as: Welcome | None = None,
+    ) -> None:
+        """Connects and shakes hands. `same_as`: of whom this must be the near door. Raises as `connect`."""
+        address, tls, timeout_s = self.address, credentials.tls, end_s - time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
-                await connection._dial(Address.parse(address), credentials.tls, timeout_s)
+                await self._dial(target, tls, timeout_s)
         except TimeoutError as error:
             raise DeadlineExceeded(peer=address, what="a connection", timeout_s=timeout_s) from error
         except OSError as error:
-            if credentials.tls is not None and isinstance(error, ssl.SSLError | ConnectionError):
+            if tls is not None and isinstance(error, ssl.SSLError | ConnectionError):
                 raise explain(error, address) from error
             raise RpcFailed(peer=address, reason=str(error.strerror or error)) from error
         try:
-            welcome = await connection.call(credentials.sign(hello), end_s - time.monotonic())
-            connection._greet(welcome)
+            self._greet(await self.call(credentials.sign(hello), end_s - time.monotonic()), same_as)
         except RpcFailed as error:
-            connection._transport.abort()
-            await connection.closed
-            if credentials.tls is None:
+            await self._abort()
+            if tls is None:
                 raise
             raise explain_end(ConnectionResetError(), address) from error
         except BaseException:
-            connection._transport.abort()
-            await connection.closed
+            await self._abort()
             raise
-        return connection
+
+    async def _abort(self) -> None:
+        self._transport.abort()
+        await self.closed
 
     def send(self, message: Message) -> asyncio.Future[Message]:
         """`ask`, with a future of the reply, which raises where there is none. Cancelling it forgets the request. Raises as
@@ -235,10 +272,11 @@ class AsyncRpcConnection(asyncio.Protocol):
             )
         set_tcp_options(self._transport.get_extra_info("socket"))
 
-    def _greet(self, welcome: Message) -> None:
+    def _greet(self, welcome: Message, same_as: Welcome | None) -> None:
         if not isinstance(welcome, Welcome):
             raise ProtocolError(peer=self.address, reason=f"{type(welcome).__name__} in answer to Hello")
         if welcome.protocol != PROTOCOL_VERSION:
             raise VersionMismatch(ours=PROTOCOL_VERSION, theirs=welcome.protocol)
+        check_same(self.address, welcome, same_as)
         self.welcome = welcome
         self._reader.limit_bytes = FRAME_BYTES_MAX

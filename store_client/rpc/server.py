@@ -15,6 +15,7 @@ from moonpool.schemas.framing import Body
 from moonpool.schemas.messages import Message
 from moonpool.store_client.rpc.access import Access
 from moonpool.store_client.rpc.address import check_unix_path
+from moonpool.store_client.rpc.near import NearDoor
 from moonpool.store_client.rpc.peer import Handler, Limits
 from moonpool.store_client.rpc.server_connection import ServerConnection
 from moonpool.store_client.rpc.server_spans import ServerSpans
@@ -98,6 +99,18 @@ class RpcServer:
             sock.close()
             raise RpcFailed(peer=f"unix:{path}", reason=f"cannot listen: {error}") from error
         self._unix_paths.append(path)
+
+    async def listen_near(self, port: int) -> None:
+        """Beside that TCP port, for peers of this host; not where it speaks TLS, which may ask for certificates."""
+        if self._service.tls is not None:
+            return
+        door = NearDoor.new(port)
+        try:
+            await self._listen(door.bind())
+        except OSError as error:  # a sandbox without Unix sockets
+            log.info("%s serves its own host over tcp: %s", self._service.name, error)
+        else:
+            self._service.near = door
 
     async def close(self) -> None:
         """Stops listening and ends all connections; requests under way are cancelled."""

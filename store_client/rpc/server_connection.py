@@ -310,7 +310,7 @@ class ServerConnection(asyncio.Protocol):
         self.hello = msgspec.structs.replace(hello, token="")
         self.name = f"{printable(hello.role)} {printable(hello.client)} ({self.name})"
         self._reader.limit_bytes = service.limits.frame_bytes_max
-        self._send(request_id, service.welcome())
+        self._send(request_id, service.welcome(self._transport.get_extra_info("socket")))
         service.handler.connected(self)
 
     def _await(self, request_id: int, message: Message, start_s: float, reply: Awaitable[Message]) -> None:

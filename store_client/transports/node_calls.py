@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 from moonpool.schemas.errors import KeyspaceUnknown, MoonpoolError, NotFound
 from moonpool.schemas.messages import Begin, Message, PutAhead, RegisterKeyspace
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 from moonpool.store_client.transports.base import SpecOf
 from moonpool.store_client.transports.session import Session
 

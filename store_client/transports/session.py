@@ -17,7 +17,7 @@ from pathlib import Path
 from moonpool.schemas.errors import ConfigError, MoonpoolError, TransferFailed
 from moonpool.schemas.messages import Granted, Message, OpenSession, SessionHeartbeat, SessionOpened
 from moonpool.store_client.host import session_lock_path
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 from moonpool.store_client.transports.ahead import AheadGrant, AheadGrants
 
 log = logging.getLogger(__name__)

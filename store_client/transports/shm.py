@@ -39,7 +39,7 @@ from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gate import Gate
 from moonpool.store_client.host import host_id
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.ahead import slot_bytes_of
 from moonpool.store_client.transports.base import FewObjects, ReadBatch, SpecOf, WriteBatch

@@ -25,7 +25,7 @@ from moonpool.schemas.packed import U8, pack_u32, pack_u64
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.raw_memory import address_of
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
 from moonpool.store_client.transports.pieces import coalesce
 from moonpool.store_client.transports.proof import judge, sent_of

@@ -17,7 +17,7 @@ from moonpool.schemas.messages import Hello, LaneKeys, LaneWrite, NodeInfo, Stat
 from moonpool.schemas.packed import U8, U32, U64, pack_u32, pack_u64
 from moonpool.store_client import native
 from moonpool.store_client.gate import Gate
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.attempts import attempt, attempt_all, failed
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch

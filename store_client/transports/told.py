@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moonpool.schemas.errors import KeyspaceUnknown
 from moonpool.schemas.messages import Message, RegisterKeyspace
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 from moonpool.store_client.transports.base import SpecOf
 
 

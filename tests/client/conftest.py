@@ -10,7 +10,7 @@ import pytest
 from client.pool import MakeClient, Pool, clients
 
 from moonpool.store_client import StoreClient
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 
 
 @pytest.fixture(scope="module")

@@ -120,11 +120,11 @@ def test_a_forked_child_can_t_use_it(shared_pool: Pool, make_client: MakeClient,
 
 
 def test_a_forked_child_doesn_t_hold_the_session_lock(shared_pool: Pool, make_client: MakeClient) -> None:
-    others = set(os.listdir("/proc/self/fd"))
+    others = _open_files()  # numbers alone won't do: the listing's own is free again
     client = make_client(shared_pool, transport="shm")
     client.put("lock", bytes(SMALL_BYTES + 1))  # smaller ones go to the node and need no session
-    locks = [f"/proc/self/fd/{fd}" for fd in set(os.listdir("/proc/self/fd")) - others]
-    assert any(path.endswith(".lock") for path in map(_target, locks))
+    locks = [link for link, target in _open_files() - others if target.endswith(".lock")]
+    assert locks
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -135,6 +135,11 @@ def test_a_forked_child_doesn_t_hold_the_session_lock(shared_pool: Pool, make_cl
     assert os.read(read, 10) == b"0"
     os.close(read)
     os.close(write)
+
+
+def _open_files() -> set[tuple[str, str]]:
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return {(link, _target(link)) for link in links}
 
 
 def _target(link: str) -> str:

@@ -32,7 +32,7 @@ from moonpool.schemas.messages import (
 from moonpool.schemas.packed import U32, U64, join_hashes
 from moonpool.store_client.copiers.host import HostCopier
 from moonpool.store_client.fragments import Fragments
-from moonpool.store_client.rpc.connection import PendingReply
+from moonpool.store_client.rpc.connection_pool import PendingReply
 from moonpool.store_client.transports import shm
 from moonpool.store_client.transports.base import WriteBatch
 from moonpool.store_client.transports.shm import ShmTransport

@@ -26,7 +26,7 @@ from moonpool.schemas.messages import (
     decode_from_master,
 )
 from moonpool.schemas.packed import join_hashes
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 
 HASHES = chain(10)
 MATCH = Match(KEYSPACE, [(0, join_hashes(HASHES))])

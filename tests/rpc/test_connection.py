@@ -40,7 +40,8 @@ from moonpool.schemas.messages import (
     Unpin,
     decode_from_master,
 )
-from moonpool.store_client.rpc.connection import ConnectionPool, RpcConnection
+from moonpool.store_client.rpc.connection import RpcConnection
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 from moonpool.store_client.rpc.peer import Limits
 
 MATCH = Match(KEYSPACE, [(5, bytes(32)), (64, bytes(32))])
@@ -260,7 +261,7 @@ import os, sys, time
 from support.echo_server import HELLO, KEYSPACE
 from moonpool.schemas.errors import UsedAfterFork
 from moonpool.schemas.messages import GetStatus, decode_from_master
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 
 pool = ConnectionPool(sys.argv[1], HELLO, decode_from_master)
 pool.call(GetStatus(), time.monotonic() + 30)

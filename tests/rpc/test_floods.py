@@ -13,7 +13,7 @@ from support.waiting import at_most, soon
 
 from moonpool.schemas.framing import encode_frame
 from moonpool.schemas.messages import GetStatus, Matched, Remove, Welcome, decode_from_master, encode
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 from moonpool.store_client.rpc.peer import Limits
 
 MIB = 1 << 20

@@ -14,7 +14,7 @@ from support.waiting import at_most, soon, wait_until
 
 from moonpool.schemas.errors import DeadlineExceeded, RpcFailed
 from moonpool.schemas.messages import Match, Matched, Message, Remove, Renew, decode_from_master
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 
 MATCH = Match(KEYSPACE, [(5, bytes(32))])
 

@@ -29,7 +29,7 @@ from moonpool.schemas.messages import (
     decode_from_master,
     encode,
 )
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 from moonpool.store_client.rpc.peer import Limits
 
 MIB = 1 << 20

@@ -30,6 +30,7 @@ from moonpool.schemas.messages import (
     Unpin,
     decode_master_request,
 )
+from moonpool.store_client.rpc.access import Access
 from moonpool.store_client.rpc.peer import Limits, Peer
 from moonpool.store_client.rpc.server import RpcServer
 from moonpool.store_client.rpc.server_spans import ServerSpans
@@ -109,12 +110,21 @@ class ThreadedServer:
     """An RpcServer with an EchoHandler on uvloop in a thread, for blocking clients."""
 
     def __init__(
-        self, limits: Limits | None = None, unix_path: str = "", port: int = 0, *, traced: bool = False
+        self,
+        limits: Limits | None = None,
+        unix_path: str = "",
+        port: int = 0,
+        *,
+        traced: bool = False,
+        near: bool = False,
+        access: Access | None = None,
     ) -> None:
         self.handler = EchoHandler()
         self.address = ""
         self._limits = limits
         self._traced = traced
+        self._near = near
+        self._access = access
         self._unix_path = unix_path
         self._port = port
         self._ready = threading.Event()
@@ -155,9 +165,13 @@ class ThreadedServer:
             decode_master_request,
             "echo",
             self._limits,
+            access=self._access,
             spans=ServerSpans.of("echo", wanted=self._traced),
         )
-        self.address = f"127.0.0.1:{await self._server.listen_tcp('127.0.0.1', self._port)}"
+        port = await self._server.listen_tcp("127.0.0.1", self._port)
+        if self._near:
+            await self._server.listen_near(port)
+        self.address = f"127.0.0.1:{port}"
         if self._unix_path:
             await self._server.listen_unix(self._unix_path)
         self._ready.set()

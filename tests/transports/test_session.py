@@ -15,7 +15,7 @@ from support.waiting import wait_until
 
 from moonpool.schemas.errors import DeadlineExceeded, TransferFailed
 from moonpool.schemas.messages import Done, Granted, Message, OpenSession, SessionHeartbeat, SessionOpened
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 from moonpool.store_client.transports import ahead
 from moonpool.store_client.transports import session as session_module
 from moonpool.store_client.transports.session import Session

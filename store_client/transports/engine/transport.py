@@ -26,7 +26,7 @@ from moonpool.schemas.packed import U8, U32, U64, pack_u64
 from moonpool.store_client.checksums import mismatches
 from moonpool.store_client.fragments import Fragments
 from moonpool.store_client.gate import Gate
-from moonpool.store_client.rpc.connection import ConnectionPool
+from moonpool.store_client.rpc.connection_pool import ConnectionPool
 from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 from moonpool.store_client.transports.attempts import attempt_all
 from moonpool.store_client.transports.base import ReadBatch, SpecOf, WriteBatch
