@@ -56,7 +56,7 @@ class Cast:
 
     def pairs(self) -> list[tuple[Worker, Worker]]:
         """Two clients of each store on one host: of Mooncake the second one is in another process than the memory."""
-        master = self._moonpool_servers(checksums=False)
+        master = self._moonpool_servers("host", checksums=False)
         found = [(self._client("moonpool", "host", master), self._client("moonpool", "host", master))]
         if mooncake_is_here():
             other = self._stack.enter_context(MooncakeMaster())
@@ -75,10 +75,10 @@ class Cast:
 
     def moonpool(self, name: str, place: str) -> Worker:
         """A pool of our own and a client of it."""
-        return self._client(name, place, self._moonpool_servers(checksums=name == SUMS))
+        return self._client(name, place, self._moonpool_servers(place, checksums=name == SUMS))
 
-    def _moonpool_servers(self, *, checksums: bool) -> str:
-        master = self._stack.enter_context(MasterServer())
+    def _moonpool_servers(self, place: str, *, checksums: bool) -> str:
+        master = self._stack.enter_context(MasterServer(near=place == "host"))
         self._stack.enter_context(
             NodeServer(master.address, self._pool_bytes, self._run_dir, checksums=checksums)
         )

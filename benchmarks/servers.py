@@ -44,10 +44,10 @@ class Server(ServerProcess):
 
 
 class MasterServer(Server):
-    """A master."""
+    """A master. `near`: whether clients and nodes may leave tcp, all being on its host."""
 
-    def __init__(self, port: str = "0") -> None:
-        super().__init__("moonpool.master", ["--port", port])
+    def __init__(self, port: str = "0", *, near: bool = True) -> None:
+        super().__init__("moonpool.master", ["--port", port, "--near-door", str(near).lower()])
 
 
 class NodeServer(Server):
