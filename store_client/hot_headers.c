@@ -5,7 +5,10 @@
 #include <string.h>
 
 #define CLASS_BYTES_MIN 1024 /* node/layout.py: object_slot_bytes */
-#define CLASS_STEP_BITS 4
+#define CLASS_STEPS 8
+#define KEY_SHARE 64
+#define KEY_BYTES_MIN 64
+#define KEY_BYTES_MAX 4096
 #define LENGTH_MAX (1ULL << 40)
 
 typedef struct {
@@ -18,11 +21,14 @@ typedef struct {
 } Names;
 
 static uint64_t class_bytes(uint64_t size) {
-    uint64_t step = 1;
+    uint64_t power = 1, keyed, step;
     size = size < CLASS_BYTES_MIN ? CLASS_BYTES_MIN : size;
-    for (uint64_t top = (size - 1) >> CLASS_STEP_BITS; top; top >>= 1)
-        step <<= 1;
-    return (size + step - 1) / step * step;
+    while (power * 2 < size)
+        power *= 2;
+    keyed = power / KEY_SHARE < KEY_BYTES_MIN ? KEY_BYTES_MIN : power / KEY_SHARE;
+    keyed = power + (keyed > KEY_BYTES_MAX ? KEY_BYTES_MAX : keyed);
+    step = power / CLASS_STEPS;
+    return size <= keyed ? keyed : (size + step - 1) / step * step;
 }
 
 /* The key text of an object, empty where there are none; NULL where it is something else. */

@@ -21,6 +21,7 @@ from moonpool.store_client.node.layout import (
     Layout,
     class_slot_bytes,
     fixed_slot_bytes,
+    object_slot_bytes,
 )
 
 BOOT_ID = "0f0f0f0f-1111-2222-3333-444455556666"
@@ -39,9 +40,18 @@ def test_a_class_holds_its_objects_with_an_eighth_of_waste_at_most(sizes: list[i
     assert [class_slot_bytes(asked[i : i + 1])[0] for i in range(len(sizes))] == classes.tolist()
 
 
+@pytest.mark.parametrize("size", [1 << exponent for exponent in range(10, 26)])
+def test_a_power_of_two_and_its_key_take_hardly_more(size: int) -> None:
+    assert object_slot_bytes(size) == size
+    for key_bytes in (1, 64):
+        slot_bytes = object_slot_bytes(size + key_bytes)
+        assert slot_bytes - size <= max(64, min(size // 64, 4096))
+    assert object_slot_bytes(size + 4097) == size * 9 // 8 or size < 1 << 16
+
+
 def test_there_are_few_classes() -> None:
     every = class_slot_bytes(np.arange(1, 1 << 20, 7, dtype=np.uint64))
-    assert len(np.unique(every)) <= 8 * 10 + 1
+    assert len(np.unique(every)) <= 9 * 10 + 1
     assert (np.diff(every.astype(np.int64)) >= 0).all()
 
 
