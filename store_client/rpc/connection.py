@@ -193,6 +193,9 @@ class RpcConnection:
             self._wire = far
             wire.close()
             return far
+        except BaseException:
+            far.close()
+            raise
         far.close()
         self.welcome = nearer
         return wire

@@ -118,7 +118,28 @@ def test_columns_that_do_not_fit_each_other_are_refused() -> None:
 def test_classes_are_the_same_in_c() -> None:
     slots = Slots(HeapMemory(Layout(1 << 20, 4)), Keyspaces(), IndexSink())
     number = slots.allocator.take(1 << 20, 1)
-    for size in [0, 1, 1023, 1024, 1025, 1088, 1089, 1152, 1153, 4160, 4161, 65535, 65536, 65537, 66560, 66561, 73729, 266240, 266241, 700_001]:
+    for size in [
+        0,
+        1,
+        1023,
+        1024,
+        1025,
+        1088,
+        1089,
+        1152,
+        1153,
+        4160,
+        4161,
+        65535,
+        65536,
+        65537,
+        66560,
+        66561,
+        73729,
+        266240,
+        266241,
+        700_001,
+    ]:
         fits = [
             name_slots(slots, number, template(), 1, slot_bytes, pack_u64([size]), by_class=True) == size
             for slot_bytes in (object_slot_bytes(size), object_slot_bytes(size) + 1024)

@@ -14,7 +14,7 @@ import pytest
 from support.echo_server import HELLO, MATCH, EchoHandler, ThreadedServer
 from support.guarded import TOKENS, write_tokens
 from support.processes import MasterProcess
-from support.waiting import soon
+from support.waiting import soon, wait_until
 
 from moonpool.schemas.errors import Unauthorized
 from moonpool.schemas.framing import PROTOCOL_VERSION, FrameReader, encode_frame
@@ -48,18 +48,37 @@ def connected(address: str, credentials: Credentials = NO_CREDENTIALS) -> Iterat
         connection.close()
 
 
+def idle(server: ThreadedServer) -> int:
+    """Its connections once those of earlier tests have ended."""
+    wait_until(lambda: server.connections == 0)
+    return 0
+
+
 def is_near(connection: RpcConnection) -> bool:
     with socket.socket(fileno=os.dup(connection.fileno())) as sock:
         return sock.family == socket.AF_UNIX
 
 
 def test_a_peer_of_the_same_host_goes_on_through_the_near_door(server: ThreadedServer) -> None:
-    before = server.connections
+    before = idle(server)
     with connected(server.address) as connection:
         assert is_near(connection)
         assert connection.address == server.address  # what people are told doesn't change
         assert connection.call(MATCH, soon()) == ANSWER
-        assert server.connections == before + 1  # the one over tcp is closed
+        wait_until(lambda: server.connections == before + 1)  # the one over tcp is closed
+
+
+def test_an_interrupt_amid_the_move_leaves_nothing_open(
+    server: ThreadedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = idle(server)
+    monkeypatch.setattr("moonpool.store_client.rpc.connection.check_same", interrupted)
+    with pytest.raises(KeyboardInterrupt), connected(server.address):
+        pass
+    wait_until(lambda: server.connections == before)
 
 
 async def test_so_does_an_asyncio_peer(server: ThreadedServer) -> None:
