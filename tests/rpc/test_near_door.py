@@ -48,10 +48,9 @@ def connected(address: str, credentials: Credentials = NO_CREDENTIALS) -> Iterat
         connection.close()
 
 
-def idle(server: ThreadedServer) -> int:
-    """Its connections once those of earlier tests have ended."""
-    wait_until(lambda: server.connections == 0)
-    return 0
+def wait_for_connections(server: ThreadedServer, count: int) -> None:
+    """Until it has as many open: it hears of closed ones in its own time."""
+    wait_until(lambda: server.connections == count)
 
 
 def is_near(connection: RpcConnection) -> bool:
@@ -60,12 +59,12 @@ def is_near(connection: RpcConnection) -> bool:
 
 
 def test_a_peer_of_the_same_host_goes_on_through_the_near_door(server: ThreadedServer) -> None:
-    before = idle(server)
+    wait_for_connections(server, 0)
     with connected(server.address) as connection:
         assert is_near(connection)
         assert connection.address == server.address  # what people are told doesn't change
         assert connection.call(MATCH, soon()) == ANSWER
-        wait_until(lambda: server.connections == before + 1)  # the one over tcp is closed
+        wait_for_connections(server, 1)  # the one over tcp is closed
 
 
 def test_an_interrupt_amid_the_move_leaves_nothing_open(
@@ -74,11 +73,10 @@ def test_an_interrupt_amid_the_move_leaves_nothing_open(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = idle(server)
     monkeypatch.setattr("moonpool.store_client.rpc.connection.check_same", interrupted)
     with pytest.raises(KeyboardInterrupt), connected(server.address):
         pass
-    wait_until(lambda: server.connections == before)
+    wait_for_connections(server, 0)
 
 
 async def test_so_does_an_asyncio_peer(server: ThreadedServer) -> None:
