@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -192,6 +193,11 @@ class AsyncRpcConnection(asyncio.Protocol):
         self._transport.write(PREFIX.pack(4 + len(body), request_id) + body)
         return request_id
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Of requests, which the kernel hasn't taken yet."""
+        return self._transport.get_write_buffer_size()
+
     async def call(
         self, message: Message, timeout_s: float, late: Callable[[Message], None] | None = None
     ) -> Message:
@@ -257,7 +263,14 @@ class AsyncRpcConnection(asyncio.Protocol):
     async def _dial(self, address: Address, tls: ClientTls | None, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         if address.path:
-            await loop.create_unix_connection(lambda: self, address.path)
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:  # not by the path itself: uvloop knows of no abstract names
+                sock.setblocking(False)
+                await loop.sock_connect(sock, address.path)
+                await loop.create_unix_connection(lambda: self, sock=sock)
+            except BaseException:
+                sock.close()
+                raise
             return
         if tls is None:
             await loop.create_connection(lambda: self, address.host, address.port)
