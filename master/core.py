@@ -277,6 +277,11 @@ class MasterCore:
                 node.obeys.clear()
         return Outcome(self.announced())
 
+    @property
+    def one_node(self) -> bool:
+        """Whether no other node can hold anything."""
+        return len(self._nodes) == 1
+
     def announced(self) -> Announced:
         """What nodes are told of this master, when they ask and when something has changed."""
         heartbeat_ms = round(self._settings.heartbeat_s * 1000)

@@ -14,6 +14,7 @@ from moonpool.master.confirmations import Confirmations, DropKey
 from moonpool.master.core import MasterCore, Origin
 from moonpool.master.events import Events
 from moonpool.master.hard_requests import RECORDED, HardRequests
+from moonpool.master.heard_first import HeardFirst
 from moonpool.master.membership.view import Member
 from moonpool.master.need_slices import answer_need
 from moonpool.master.outcome import Push
@@ -22,6 +23,7 @@ from moonpool.schemas.clock import Clock
 from moonpool.schemas.errors import Forbidden, InvalidParams, Unavailable
 from moonpool.schemas.messages import (
     Announce,
+    Announced,
     Clear,
     ClusterMap,
     Describe,
@@ -79,6 +81,7 @@ class MasterHandler:
         """The connection on which each segment was last announced: pushes for it go there."""
         self._confirmations = Confirmations()
         self._turns = Turns()
+        self._first = HeardFirst()
         self._peers = 0
         self._clients: dict[Peer, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -115,6 +118,7 @@ class MasterHandler:
             raise self._deposed()
         if type(message) is Report:
             return self._report(message, peer)
+        self._first.hear(peer)
         origin = peer.data.get("origin") or self._origin(peer)
         if type(message) in QUESTIONS:
             return self._answer(message, origin)
@@ -133,9 +137,9 @@ class MasterHandler:
         if parts:
             return self._answer_parts(message, parts, origin)
         outcome = self._core.handle(message, self._clock.now_s(), origin)
-        if isinstance(message, Announce):
-            self._adopt(message, peer)
         reply = outcome.reply
+        if isinstance(reply, Announced):
+            reply = self._announced(message, reply, peer)
         if outcome.pushes:
             self._push(outcome.pushes)
         if isinstance(reply, ClusterMap) and not reply.masters:
@@ -283,6 +287,7 @@ class MasterHandler:
         """See Handler. A node that has announced itself anew elsewhere meanwhile isn't gone."""
         self._peers -= 1
         self._clients.pop(peer, None)
+        self._first.gone(peer)
         segment = peer.data.get("segment")
         if segment is not None and self._nodes.get(segment) is peer:
             del self._nodes[segment]
@@ -302,8 +307,16 @@ class MasterHandler:
             value = message.info.segment.hex()
             raise InvalidParams(field="segment", value=value, allowed="one segment a connection")
 
+    def _announced(self, message: Message, reply: Announced, peer: Peer) -> Announced:
+        if isinstance(message, Announce):
+            self._adopt(message, peer)
+        heard_first = self._first.tell(peer, self._core.one_node)
+        return msgspec.structs.replace(reply, heard_first=heard_first) if heard_first else reply
+
     def _adopt(self, message: Announce, peer: Peer) -> None:
         segment = message.info.segment
+        for one in self._first.others(peer):
+            one.push(self._core.announced())  # it is alone no more
         earlier = self._nodes.get(segment)
         self._nodes[segment] = peer
         peer.data.update(segment=segment, node=message.info.node)

@@ -584,13 +584,15 @@ class Announce(Message, frozen=True):
 
 class Announced(Message, frozen=True):
     """The master that the node reports to. `epoch`: of this life of it. `claims`: (shard, epoch) of each shard that
-    it owns; `shards`: how many the cluster has. `masters`: addresses of all."""
+    it owns; `shards`: how many the cluster has. `masters`: addresses of all. `heard_first`: the node is alone in the pool, and
+    what it has reported on this connection is taken in before anybody is answered (master/heard_first.py)."""
 
     epoch: int
     heartbeat_ms: int
     shards: int = 1
     claims: list[tuple[int, int]] = []
     masters: list[str] = []
+    heard_first: bool = False
 
 
 class Entries(msgspec.Struct, frozen=True, array_like=True, tag="committed"):

@@ -19,6 +19,10 @@ class Operator:
         self.identity = identity
         self.name = f"operator {identity.name}"
         self.data: dict[str, Any] = {}
+        self.near = False
+
+    def hear(self) -> None:
+        """See Peer."""
 
     def push(self, message: Message) -> bool:
         """See Peer."""

@@ -79,6 +79,8 @@ class MasterLink:
         self._pushes = Pushes(reporter.core)
         self._failure = ""
         self._turn = 0
+        self._heard_first = False
+        """Whether the master takes in what was sent to it before it answers anybody."""
 
     @property
     def connected(self) -> bool:
@@ -137,6 +139,7 @@ class MasterLink:
             await self._beat(connection, announced)
         finally:
             self._connection = None
+            self._hear_first(False)
             with self._core.lock:
                 for shard in self._fences.gone(self.address):
                     self._shared.streams.of(shard).disconnect()
@@ -163,6 +166,11 @@ class MasterLink:
             raise StaleEpoch(epoch=newest, current=self._fences.newest)
         self.masters = announced.masters
         self._shared.heard(announced.masters)
+        self._hear_first(announced.heard_first)
+
+    def _hear_first(self, yes: bool) -> None:
+        self._heard_first = yes
+        self._shared.tell_new(self.address, yes)
 
     async def _beat(self, connection: AsyncRpcConnection, announced: Announced) -> None:
         """Heartbeats until the connection or the epoch is gone."""
@@ -219,8 +227,8 @@ class MasterLink:
                 return
             with self._core.lock:
                 report = self._next_report()
-            if report is None or not self._ask(connection, report):
-                return
+                if report is None or not self._ask(connection, report):
+                    return
         asyncio.get_running_loop().call_soon(self.flush)
 
     def send(self, shard: int) -> bool:
@@ -235,6 +243,8 @@ class MasterLink:
         except MoonpoolError as error:
             self._give_up(connection, error)
             return False
+        if self._heard_first and not connection.unsent_bytes:
+            self._shared.streams.of(report.shard).heard(report.stream, report.sequence)
         return True
 
     def _next_report(self) -> Report | None:

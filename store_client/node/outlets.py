@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from moonpool.schemas.messages import Op, View
+from moonpool.schemas.messages import Entries, Moved, Op, View
 from moonpool.schemas.packed import U32, U64
 from moonpool.store_client.checksums import checksum_of
 from moonpool.store_client.node.checksums import Checksums
+from moonpool.store_client.node.names import Names
 from moonpool.store_client.node.report_streams import ReportStreams
 
 
@@ -18,6 +19,8 @@ class Outlets:
     def __init__(self, streams: ReportStreams, checksums: Checksums | None) -> None:
         self._streams = streams
         self._checksums = checksums
+        self.names: Names | None = None
+        """Tells what is new, where a node is alone in its pool."""
         self.send: Callable[[int], bool] = lambda shard: False
         self.kick: Callable[[], object] | None = None
         self.kicked = False
@@ -33,7 +36,8 @@ class Outlets:
     def emit(self, op: Op, shard: int) -> int:
         """See Sink."""
         stream = self._streams.of(shard)
-        serial = stream.emit(op)
+        new = self.names is not None and isinstance(op, (Entries, Moved)) and self.names.take(op)
+        serial = stream.emit(op, new=new)
         if self.kicked or not stream.connected or (stream.idle and self.send(shard)):
             return serial
         if self.kick is not None:

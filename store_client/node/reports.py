@@ -56,7 +56,7 @@ Seen = Callable[[Surplus | Unavailable], None]
 class Wait:
     """Somebody waits until a master has a serial. All calls under the node's lock, but for `leave`."""
 
-    __slots__ = ("over", "parts", "seen", "serial", "surplus", "unbroken")
+    __slots__ = ("new", "over", "parts", "seen", "serial", "surplus", "unbroken")
 
     def __init__(self, serial: int | None, seen: Seen, *, unbroken: bool) -> None:
         self.over = False
@@ -66,6 +66,8 @@ class Wait:
         self.serial = serial  # None: until the inventory under way has ended
         self.seen = seen
         self.unbroken = unbroken
+        self.new = False
+        """Whether no master can have any use against it: it need not be acknowledged, only heard of."""
         self.surplus: Surplus = NOTHING
 
     def end(self, outcome: Surplus | Unavailable) -> None:
@@ -114,6 +116,8 @@ class ReportStream:
         self._serial = 0
         self._acked_serial = 0
         self._first_serial = 0
+        self._new_serial = -1
+        self._heard_serial = -1
         self._inventory: Inventory | None = None
         self._inventory_serial: int | None = None
         self._queue: deque[tuple[int, Op, int]] = deque()
@@ -157,9 +161,11 @@ class ReportStream:
         """Whether the same holds, and nothing is on its way."""
         return self.settled and not self._unacked
 
-    def emit(self, op: Op) -> int:
-        """Queues an op, and says what to wait for until the master has it."""
+    def emit(self, op: Op, *, new: bool = False) -> int:
+        """Queues an op, and says what to wait for until the master has it. `new`: commits that it can't refuse."""
         serial = self._push(op)
+        if new:
+            self._new_serial = serial
         if isinstance(op, _ANSWERS):
             if len(self._carried) >= CARRIED_MAX:
                 del self._carried[next(iter(self._carried))]
@@ -204,6 +210,7 @@ class ReportStream:
         self._inventory = self._inventory_serial = None
         broken = [wait for wait in self._waits if wait.unbroken]
         self._waits = [wait for wait in self._waits if not wait.unbroken]
+        self._new_serial = -1
         for wait in self._waits:
             wait.serial = None
         for wait in broken:
@@ -288,6 +295,21 @@ class ReportStream:
             for wait in done:
                 wait.end(wait.surplus)
 
+    def heard(self, stream: int, sequence: int) -> None:
+        """The master answers nobody before it has taken the messages of this stream up to `sequence`: for what is new, that
+        is as good as an acknowledgement."""
+        if stream != self._stream or not self.settled:
+            return
+        serial = max((last for number, last in self._unacked if number <= sequence), default=-1)
+        self._heard_serial = serial
+        if any(wait.new for wait in self._waits):
+            heard = [
+                wait for wait in self._waits if wait.new and wait.serial is not None and wait.serial <= serial
+            ]
+            self._waits = [wait for wait in self._waits if wait not in heard]
+            for wait in heard:
+                wait.end(NOTHING)
+
     def gap(self, stream: int) -> None:
         """The master misses a message of this stream."""
         if stream == self._stream:
@@ -301,7 +323,8 @@ class ReportStream:
         bounds the wait, and leaves it then. Raises Unavailable."""
         begun = serial >= self._first_serial
         wait = Wait(serial if begun else self._inventory_serial, seen, unbroken=unbroken)
-        if serial <= self._acked_serial:
+        wait.new = serial == self._new_serial
+        if serial <= self._acked_serial or (wait.new and serial <= self._heard_serial):
             wait.end(NOTHING)
             return wait
         if unbroken and not begun:

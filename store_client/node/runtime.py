@@ -33,6 +33,8 @@ from moonpool.store_client.node.layout import epochs_seen
 from moonpool.store_client.node.masters import Masters
 from moonpool.store_client.node.metrics import node_samples
 from moonpool.store_client.node.metrics_page import MetricsPage, open_page
+from moonpool.store_client.node.name_reader import NameReader
+from moonpool.store_client.node.names import Names
 from moonpool.store_client.node.orders import Reporter
 from moonpool.store_client.node.outlets import Outlets
 from moonpool.store_client.node.puts import LANES
@@ -87,6 +89,8 @@ class Node:
         )
         self._outlets = Outlets(self._streams, self._checksums)
         self.core = NodeCore(segment, self._outlets)
+        self._outlets.names = names = Names(self.core.slots)
+        self._names = NameReader(self.core, names)
         self._sessions = Sessions(settings.sessions_max)
         if segment.adopted:
             adopt(self.core, self._sessions.adopt)
@@ -126,6 +130,7 @@ class Node:
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._sessions.close)
+            stack.callback(self._names.close)
             if self._checksums is not None:
                 self._checksums.start(self.core)
                 stack.callback(self._checksums.close)
@@ -185,6 +190,7 @@ class Node:
             self._fences,
             self.numbers,
             self._copies,
+            tell_new=self._names.tell,
             credentials=self._credentials,
         )
         return Masters(Directory.of(self._settings), reporter)

@@ -6,9 +6,11 @@ lives in the network namespace that the port lives in, without a file: whoever g
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,9 @@ from moonpool.store_client.rpc.address import Address
 
 NEAR_TIMEOUT_S = 0.5
 """To get in; a peer that can't stays on the port."""
+
+READ_BYTES, READS_MAX = 64 << 10, 8
+"""More than a Unix socket holds, in reads so small that they cost little where there is nothing."""
 
 _NAME = re.compile(r"moonpool-[0-9a-f]{32}")
 _INET = (socket.AF_INET, socket.AF_INET6)
@@ -50,6 +55,21 @@ def comes_near(sock: Any) -> bool:
     """Whether a server's connection has come through its near door."""
     name = sock.getsockname() if sock.family == socket.AF_UNIX else ""
     return isinstance(name, bytes) and name.startswith(b"\0")  # names that are no path are bytes
+
+
+def arrived(sock: Any) -> Iterator[bytes]:
+    """What lies in a socket that doesn't block, whoever else reads it at other times; b"" last. A peer that goes on sending is cut
+    short."""
+    for _ in range(READS_MAX):
+        try:
+            data = os.read(sock.fileno(), READ_BYTES)
+        except BlockingIOError:
+            data = b""
+        except OSError:  # the other reader is told of it too
+            return
+        yield data
+        if len(data) < READ_BYTES:
+            return
 
 
 def is_within_host(sock: Any) -> bool:

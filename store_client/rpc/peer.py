@@ -52,6 +52,15 @@ class Peer(Protocol):
         """Whom it speaks for."""
         ...
 
+    @property
+    def near(self) -> bool:
+        """Whether it has come through the near door: what its peer has sent lies in its socket, and nowhere between."""
+        ...
+
+    def hear(self) -> None:
+        """Handles all that lies in its socket by now, before anything else; not where it is at work on it already."""
+        ...
+
     def push(self, message: Message) -> bool:
         """Sends a message that is no reply. False where the connection is gone, had to be closed because its
         peer doesn't read, or the message is larger than a frame."""

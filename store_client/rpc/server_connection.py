@@ -22,22 +22,22 @@ from moonpool.schemas.errors import (
     Unauthorized,
     VersionMismatch,
 )
-from moonpool.schemas.framing import PREFIX, PROTOCOL_VERSION, PUSH_ID, Body, FrameReader, split_trace
+from moonpool.schemas.framing import PROTOCOL_VERSION, PUSH_ID, Body, FrameReader, split_trace
 from moonpool.schemas.messages import Failed, Hello, Message, encode
 from moonpool.store_client.rpc.access import WITHDRAWN, Visitor
 from moonpool.store_client.rpc.address import set_tcp_options
 from moonpool.store_client.rpc.failures import failed
 from moonpool.store_client.rpc.later import Later
+from moonpool.store_client.rpc.near import arrived, comes_near
 from moonpool.store_client.rpc.peer import Pending, older, printable
 from moonpool.store_client.rpc.server_spans import CallSpan
 from moonpool.store_client.rpc.service import Service
+from moonpool.store_client.rpc.turn_writer import TurnWriter
 
 log = logging.getLogger(__name__)
 
 REFUSALS_MAX = 64
 """Connections over the limit that are told so; those beyond are cut without a word."""
-
-FLUSH_BYTES = 64 << 10
 
 _NOBODY = Hello(protocol=0, role="", client="")
 
@@ -58,11 +58,8 @@ class ServerConnection(asyncio.Protocol):
         self._tasks: set[Pending | Later] = set()
         self._tasks_max = service.limits.inflight_max
         self._spans: dict[int, CallSpan] = {}  # of requests under way that name one
-        self._out: list[bytes] = []
-        self._out_bytes = 0
         self._greeted = False
         self._refused = False
-        self._in_turn = False
         self._turn_due = False
         self._reading = True
         self._counted_bytes = 0
@@ -86,14 +83,27 @@ class ServerConnection(asyncio.Protocol):
             what = type(message).__name__
             log.error("%s: a %s of %d bytes is too large to push", self._service.name, what, len(body))
             return False
-        self._write(PUSH_ID, body)
+        self._writer.write(PUSH_ID, body)
         return True
+
+    @property
+    def near(self) -> bool:
+        """See Peer."""
+        return comes_near(self._transport.get_extra_info("socket"))
+
+    def hear(self) -> None:
+        """See Peer. Nor does it wait for unread replies, which the peer's own window bounds."""
+        if self._writer.in_turn or self._closing_since_s is not None or self._transport.is_closing():
+            return
+        for data in arrived(self._transport.get_extra_info("socket")):
+            if data or self._reader.pending:
+                self._receive(data, whole=True)
 
     def close(self) -> None:
         """See Peer."""
         if self._closing_since_s is None:
             self._closing_since_s = time.monotonic()
-            self._flush()
+            self._writer.flush()
             self._transport.close()
 
     # ------------------------------------------------------------ what the server uses
@@ -127,6 +137,7 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._writer = TurnWriter(self._transport)
         service = self._service
         service.connections.add(self)
         self._name_peer()
@@ -139,6 +150,10 @@ class ServerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes = b"") -> None:
         """What has come, or what an earlier turn has left of it."""
+        self._receive(data, whole=False)
+
+    def _receive(self, data: bytes, *, whole: bool) -> None:
+        """`whole`: all of it, however many turns that takes."""
         self._turn_due = False
         if self._closing_since_s is not None or self._transport.is_closing():
             return
@@ -149,17 +164,19 @@ class ServerConnection(asyncio.Protocol):
                 self._partial_since_s = None
                 self._take(*frame)
             else:
-                self._in_turn = True
+                self._writer.in_turn = True
                 rest = self._serve(data)
+                while rest and whole and self._closing_since_s is None:
+                    rest = self._serve(b"")
         except ProtocolError as error:
             log.info("%s closes a connection: %s", self._service.name, error)
             self._send(PUSH_ID, Failed(error.code, str(error)))
             self.close()
             return
         finally:
-            if self._in_turn:
-                self._in_turn = False
-                self._flush()
+            if self._writer.in_turn:
+                self._writer.in_turn = False
+                self._writer.flush()
         if frame is None and (self._counted_bytes or len(self._reader.pending)):
             self._count_buffered()
         # `_blocked`, without a call for what comes with each request
@@ -362,28 +379,7 @@ class ServerConnection(asyncio.Protocol):
         if size_bytes + 4 > limit_bytes:
             error = TooLarge(what=type(message).__name__, size_bytes=size_bytes, limit_bytes=limit_bytes)
             body = encode(Failed(error.code, str(error)))
-        self._write(request_id, body)
-
-    def _write(self, request_id: int, body: bytes) -> None:
-        frame = PREFIX.pack(4 + len(body), request_id) + body
-        if not self._in_turn:
-            if not self._transport.is_closing():
-                self._transport.write(frame)
-            return
-        self._out.append(frame)
-        self._out_bytes += len(body)
-        # One write a turn, so that pipelined requests don't cost a system call each. What is large goes at once,
-        # or the peer's back-pressure would be noticed too late.
-        if self._out_bytes > FLUSH_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._out:
-            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-            self._out.clear()
-            self._out_bytes = 0
-            if not self._transport.is_closing():
-                self._transport.write(data)
+        self._writer.write(request_id, body)
 
     def _name_peer(self) -> None:
         sock = self._transport.get_extra_info("socket")

@@ -71,7 +71,7 @@ class Rig:
         return self.stream.opening
 
     def emit(self, op: object, shard: int = 0) -> int:
-        serial = self.stream.emit(op)  # type: ignore[arg-type]
+        serial = self.stream.emit(op, new=isinstance(op, Entries))  # type: ignore[arg-type]
         # With an inventory open the stream may say twice what the truth knows once.
         if not (isinstance(op, Entries) and self.naming(0) and self._known(op)):
             self.truth.play(op)  # type: ignore[arg-type]
