@@ -81,7 +81,7 @@ class MasterHandler:
         """The connection on which each segment was last announced: pushes for it go there."""
         self._confirmations = Confirmations()
         self._turns = Turns()
-        self._first = HeardFirst()
+        self.first = HeardFirst()
         self._peers = 0
         self._clients: dict[Peer, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -118,7 +118,7 @@ class MasterHandler:
             raise self._deposed()
         if type(message) is Report:
             return self._report(message, peer)
-        self._first.hear(peer)
+        self.first.hear(peer)
         origin = peer.data.get("origin") or self._origin(peer)
         if type(message) in QUESTIONS:
             return self._answer(message, origin)
@@ -287,7 +287,7 @@ class MasterHandler:
         """See Handler. A node that has announced itself anew elsewhere meanwhile isn't gone."""
         self._peers -= 1
         self._clients.pop(peer, None)
-        self._first.gone(peer)
+        self.first.gone(peer)
         segment = peer.data.get("segment")
         if segment is not None and self._nodes.get(segment) is peer:
             del self._nodes[segment]
@@ -310,12 +310,12 @@ class MasterHandler:
     def _announced(self, message: Message, reply: Announced, peer: Peer) -> Announced:
         if isinstance(message, Announce):
             self._adopt(message, peer)
-        heard_first = self._first.tell(peer, self._core.one_node)
+        heard_first = self.first.tell(peer, self._core.one_node)
         return msgspec.structs.replace(reply, heard_first=heard_first) if heard_first else reply
 
     def _adopt(self, message: Announce, peer: Peer) -> None:
         segment = message.info.segment
-        for one in self._first.others(peer):
+        for one in self.first.others(peer):
             one.push(self._core.announced())  # it is alone no more
         earlier = self._nodes.get(segment)
         self._nodes[segment] = peer

@@ -23,8 +23,8 @@ class HeardFirst:
         """Whether the node was told last that it is so."""
         self._hearing = False
 
-    def hear(self, asks: Peer) -> None:
-        """Takes in all that was reported by now, since somebody is to be answered."""
+    def hear(self, asks: Peer | None = None) -> None:
+        """Takes in all that was reported by now, since somebody is to be answered: a peer, or an operator."""
         if self._hearing or not self.peers:  # `_hearing`: what is being taken in asks itself
             return
         self._hearing = True

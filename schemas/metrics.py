@@ -147,6 +147,9 @@ NODE_METRICS: dict[str, Metric] = {
     ),
     "moonpool_node_report_streams_total": _counter("report streams begun: each is a full inventory"),
     "moonpool_node_master_connected": _gauge("1 while a master takes this node's reports"),
+    "moonpool_node_master_hears_first": _gauge(
+        "1 while puts of new plain objects wait for no master: the node is alone in its pool, on its master's own host"
+    ),
     "moonpool_node_stale_orders_total": _counter("orders of deposed masters, refused"),
     "moonpool_node_copies_total": _counter("copies of other nodes' blocks that masters ordered", "outcome"),
     "moonpool_node_copied_bytes_total": _counter("payload of those that were made"),

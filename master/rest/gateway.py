@@ -62,10 +62,16 @@ class Gateway:
 
         return await self._run(run(), timeout_s)
 
+    async def _heard(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        self._parts.handler.first.hear()
+        return await work
+
     async def _run(self, work: Coroutine[Any, Any, Answer], timeout_s: float) -> Answer:
         try:
-            future: Future[Answer] = asyncio.run_coroutine_threadsafe(work, self._loop)
+            heard = self._heard(work)
+            future: Future[Answer] = asyncio.run_coroutine_threadsafe(heard, self._loop)
         except RuntimeError:
+            heard.close()
             work.close()
             raise Closed(what="the master") from None
         try:

@@ -79,7 +79,7 @@ class MasterLink:
         self._pushes = Pushes(reporter.core)
         self._failure = ""
         self._turn = 0
-        self._heard_first = False
+        self.heard_first = False
         """Whether the master takes in what was sent to it before it answers anybody."""
 
     @property
@@ -169,7 +169,7 @@ class MasterLink:
         self._hear_first(announced.heard_first)
 
     def _hear_first(self, yes: bool) -> None:
-        self._heard_first = yes
+        self.heard_first = yes
         self._shared.tell_new(self.address, yes)
 
     async def _beat(self, connection: AsyncRpcConnection, announced: Announced) -> None:
@@ -243,7 +243,7 @@ class MasterLink:
         except MoonpoolError as error:
             self._give_up(connection, error)
             return False
-        if self._heard_first and not connection.unsent_bytes:
+        if self.heard_first and not connection.unsent_bytes:
             self._shared.streams.of(report.shard).heard(report.stream, report.sequence)
         return True
 

@@ -52,6 +52,11 @@ class Masters:
         """Masters that take this node's reports."""
         return sum(link.connected for link in self._links.values())
 
+    @property
+    def hearing_first(self) -> int:
+        """Masters that take in this node's reports before they answer anybody."""
+        return sum(link.heard_first for link in self._links.values())
+
     # ------------------------------------------------------------ the set of links
 
     async def run(self) -> None:

@@ -24,6 +24,7 @@ _NUMBERS = {
     "moonpool_node_quarantined_blocks": "pull_blocks_given_up",
     "moonpool_node_report_streams_total": "streams_started",
     "moonpool_node_master_connected": "master_connected",
+    "moonpool_node_master_hears_first": "master_hears_first",
     "moonpool_node_stale_orders_total": "stale_pushes",
     "moonpool_node_copied_bytes_total": "copied_bytes",
 }

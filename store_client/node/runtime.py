@@ -306,6 +306,7 @@ class Node:
             "report_rows_queued": self._streams.facts.queued_rows,
             "master_epoch": max((link.epoch for link in masters.links), default=0) if masters else 0,
             "master_connected": masters.connected if masters else 0,
+            "master_hears_first": masters.hearing_first if masters else 0,
             "checksums_queued": self._checksums.queued if self._checksums is not None else 0,
             "checksums_computed": self._checksums.all_computed if self._checksums is not None else 0,
             "checksums_skipped": self._checksums.skipped if self._checksums is not None else 0,

@@ -11,6 +11,7 @@ from support.report_node import KEYSPACE, ReportNode, chain, entries_of
 from support.waiting import until
 
 from moonpool.master.heard_first import HeardFirst
+from moonpool.master.rest.gateway import Gateway
 from moonpool.master.server import MasterServer
 from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.framing import PROTOCOL_VERSION
@@ -48,7 +49,9 @@ class Pool:
     def __init__(self, server: MasterServer, address: str) -> None:
         self.address = address
         self._server = server
-        self.first: HeardFirst = server._handler._first
+        self.first: HeardFirst = server._handler.first
+
+        self.parts = server.parts()
 
     async def begin(self) -> None:
         hello = Hello(PROTOCOL_VERSION, role="client", client="asks")
@@ -156,6 +159,14 @@ async def test_whose_connection_is_over_is_heard_no_more(pool: Pool) -> None:
     await node.join(pool.address, [])
     await node.close()
     await until(lambda: not pool.first.peers)
+
+
+async def test_operators_hear_of_it_too(pool: Pool) -> None:
+    sink = Sink(pool.first)
+    pool.first.peers[sink] = True  # type: ignore[index]
+    gateway = Gateway(pool.parts, asyncio.get_running_loop())
+    assert await gateway.read(lambda parts: sink.heard) == 1
+    del pool.first.peers[sink]  # type: ignore[arg-type]
 
 
 class Sink:
