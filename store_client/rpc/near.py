@@ -6,11 +6,13 @@ lives in the network namespace that the port lives in, without a file: whoever g
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
 import socket
-from collections.abc import Iterator
+import termios
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +22,6 @@ from moonpool.store_client.rpc.address import Address
 
 NEAR_TIMEOUT_S = 0.5
 """To get in; a peer that can't stays on the port."""
-
-READ_BYTES, READS_MAX = 64 << 10, 8
-"""More than a Unix socket holds, in reads so small that they cost little where there is nothing."""
 
 _NAME = re.compile(r"moonpool-[0-9a-f]{32}")
 _INET = (socket.AF_INET, socket.AF_INET6)
@@ -57,19 +56,14 @@ def comes_near(sock: Any) -> bool:
     return isinstance(name, bytes) and name.startswith(b"\0")  # names that are no path are bytes
 
 
-def arrived(sock: Any) -> Iterator[bytes]:
-    """What lies in a socket that doesn't block, whoever else reads it at other times; b"" last. A peer that goes on sending is cut
-    short."""
-    for _ in range(READS_MAX):
-        try:
-            data = os.read(sock.fileno(), READ_BYTES)
-        except BlockingIOError:
-            data = b""
-        except OSError:  # the other reader is told of it too
-            return
-        yield data
-        if len(data) < READ_BYTES:
-            return
+def arrived(sock: Any) -> bytes:
+    """What lies in a socket by now, whoever else reads it at other times: no more than it holds, however much is sent."""
+    fd, size_bytes = sock.fileno(), array("i", (0,))
+    try:
+        fcntl.ioctl(fd, termios.FIONREAD, size_bytes)
+        return os.read(fd, size_bytes[0]) if size_bytes[0] else b""
+    except OSError:  # the other reader is told of it too
+        return b""
 
 
 def is_within_host(sock: Any) -> bool:

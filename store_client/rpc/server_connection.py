@@ -95,9 +95,9 @@ class ServerConnection(asyncio.Protocol):
         """See Peer. Nor does it wait for unread replies, which the peer's own window bounds."""
         if self._writer.in_turn or self._closing_since_s is not None or self._transport.is_closing():
             return
-        for data in arrived(self._transport.get_extra_info("socket")):
-            if data or self._reader.pending:
-                self._receive(data, whole=True)
+        data = arrived(self._transport.get_extra_info("socket"))
+        if data or self._reader.pending:
+            self._receive(data, whole=True)
 
     def close(self) -> None:
         """See Peer."""
