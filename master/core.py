@@ -277,10 +277,10 @@ class MasterCore:
                 node.obeys.clear()
         return Outcome(self.announced())
 
-    @property
-    def one_node(self) -> bool:
-        """Whether no other node can hold anything."""
-        return len(self._nodes) == 1
+    def alone(self, segment: bytes) -> bool:
+        """Whether no other node can hold anything, and what that one holds is known. One that was remembered counts too."""
+        node = self._nodes.get(segment)
+        return node is not None and len(self._nodes) == 1 and node.state is NodeState.LIVE and not node.naming
 
     def announced(self) -> Announced:
         """What nodes are told of this master, when they ask and when something has changed."""

@@ -10,6 +10,7 @@ from math import inf
 
 import msgspec
 
+from moonpool.master.awaited import after, both
 from moonpool.master.confirmations import Confirmations, DropKey
 from moonpool.master.core import MasterCore, Origin
 from moonpool.master.events import Events
@@ -124,8 +125,8 @@ class MasterHandler:
             return self._answer(message, origin)
         if isinstance(message, (Heartbeat, Need)):
             self._check_segment(message.segment, peer)
-        elif isinstance(message, Announce):
-            self._check_announce(message, peer)
+        elif isinstance(message, Announce) and (others := self._check_announce(message, peer)):
+            return self._join(message, peer, others)
         self._core.check(message, origin)
         if self._hard is not None and isinstance(message, RECORDED) and not self._hard.holds(message):
             return self._hard.handle(message, origin)
@@ -199,7 +200,7 @@ class MasterHandler:
         missed = self._hard.unheard(message) if self._hard is not None else {}
         if not outcome.awaits and not missed:
             self._push(outcome.pushes)
-            return _after(voided, reply) if voided is not None else reply
+            return after(voided, reply) if voided is not None else reply
         drops = {(to, drop.drop_id): drop for to, drop in outcome.pushes if isinstance(drop, Drop)} | missed
         wait_s = min(max(message.wait_ms, 0), WAIT_MS_MAX) / 1000
         # Before the pushes, and not in a task: no confirmation can come too early to be seen.
@@ -208,7 +209,7 @@ class MasterHandler:
         self._push(outcome.pushes)
         away = [*missed, *(key for key in outcome.awaits if key not in reachable)]
         removed = self._removed(message, reply, drops, pinned, away, missed, waiting)
-        return _both(voided, removed) if voided is not None else removed
+        return both(voided, removed) if voided is not None else removed
 
     def _look_at_lease(self) -> bool:
         serving = self.serving()
@@ -299,24 +300,33 @@ class MasterHandler:
             allowed = "the one announced on this connection, and not since on another"
             raise InvalidParams(field="segment", value=segment.hex(), allowed=allowed)
 
-    def _check_announce(self, message: Announce, peer: Peer) -> None:
+    def _check_announce(self, message: Announce, peer: Peer) -> list[Peer]:
+        """The nodes that take themselves for the only one still."""
         if peer.hello.role != "node":
             raise Forbidden(detail=f"only a node may announce a segment, not a {peer.hello.role!r}")
         earlier = peer.data.get("segment", message.info.segment)
         if earlier != message.info.segment:
             value = message.info.segment.hex()
             raise InvalidParams(field="segment", value=value, allowed="one segment a connection")
+        return [one for one in self.first.peers if one.data["segment"] != message.info.segment]
 
     def _announced(self, message: Message, reply: Announced, peer: Peer) -> Announced:
         if isinstance(message, Announce):
             self._adopt(message, peer)
-        heard_first = self.first.tell(peer, self._core.one_node)
-        return msgspec.structs.replace(reply, heard_first=heard_first) if heard_first else reply
+        elif isinstance(message, Heartbeat):
+            alone = self._core.alone(message.segment)
+            if self.first.answer(peer, alone=alone, believes=message.heard_first):
+                return msgspec.structs.replace(reply, heard_first=True)
+        return reply
+
+    async def _join(self, message: Announce, peer: Peer, others: Sequence[Peer]) -> Message:
+        """Of a second node: once the first one knows that it isn't alone any more."""
+        await self.first.end(others, self._core.announced())
+        reply = self.handle(message, peer)
+        return reply if isinstance(reply, Message) else await reply
 
     def _adopt(self, message: Announce, peer: Peer) -> None:
         segment = message.info.segment
-        for one in self.first.others(peer):
-            one.push(self._core.announced())  # it is alone no more
         earlier = self._nodes.get(segment)
         self._nodes[segment] = peer
         peer.data.update(segment=segment, node=message.info.node)
@@ -338,7 +348,7 @@ class MasterHandler:
         if self._look_at_lease():
             announced = self._core.announced()
             for peer in self._nodes.values():
-                peer.push(announced)
+                peer.push(msgspec.structs.replace(announced, heard_first=self.first.told(peer)))
 
     def _push(self, pushes: Sequence[Push]) -> None:
         for segment, message in pushes:
@@ -383,15 +393,6 @@ class MasterHandler:
         for timer in (self._timer, self._piece):
             if timer is not None:
                 timer.cancel()
-
-
-async def _after(first: Awaitable[None], reply: Message) -> Message:
-    await first
-    return reply
-
-
-async def _both(first: Awaitable[None], answer: Awaitable[Message]) -> Message:
-    return (await asyncio.gather(first, answer))[1]
 
 
 def _always() -> bool:

@@ -694,12 +694,13 @@ class Refused(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """Every second. Answered by Announced."""
+    """Every second. Answered by Announced. `heard_first`: what the last one said, as the node goes by it."""
 
     segment: bytes
     epoch: int
     free_bytes: int
     facts: dict[str, int | float] = {}
+    heard_first: bool = False
 
 
 class Need(Message, frozen=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from moonpool.master.rest.parts import MasterParts
 from moonpool.schemas.errors import Closed, DeadlineExceeded
@@ -37,7 +37,7 @@ class Gateway:
         async def run() -> Answer:
             return step(self._parts)
 
-        return await self._run(run(), CALL_TIMEOUT_S)
+        return await self._run(run, CALL_TIMEOUT_S)
 
     async def read_slices(self, steps: Callable[[MasterParts], Slices[Answer]], timeout_s: float) -> Answer:
         """The same of work that is too much for one turn of the master's loop."""
@@ -52,7 +52,7 @@ class Gateway:
                         return answer
                     await asyncio.sleep(0)
 
-        return await self._run(run(), timeout_s)
+        return await self._run(run, timeout_s)
 
     async def ask(self, step: Callable[[MasterParts], Awaitable[Answer]], timeout_s: float) -> Answer:
         """The result of something that waits, for nodes that must confirm a removal for example."""
@@ -60,19 +60,18 @@ class Gateway:
         async def run() -> Answer:
             return await step(self._parts)
 
-        return await self._run(run(), timeout_s)
+        return await self._run(run, timeout_s)
 
-    async def _heard(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+    async def _heard(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
         self._parts.handler.first.hear()
-        return await work
+        return await work()
 
-    async def _run(self, work: Coroutine[Any, Any, Answer], timeout_s: float) -> Answer:
+    async def _run(self, work: Callable[[], Awaitable[Answer]], timeout_s: float) -> Answer:
+        heard = self._heard(work)
         try:
-            heard = self._heard(work)
             future: Future[Answer] = asyncio.run_coroutine_threadsafe(heard, self._loop)
         except RuntimeError:
             heard.close()
-            work.close()
             raise Closed(what="the master") from None
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)

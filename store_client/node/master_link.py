@@ -170,16 +170,14 @@ class MasterLink:
 
     def _hear_first(self, yes: bool) -> None:
         self.heard_first = yes
-        self._shared.tell_new(self.address, yes)
+        self._shared.want_names(self.address, yes)
 
     async def _beat(self, connection: AsyncRpcConnection, announced: Announced) -> None:
         """Heartbeats until the connection or the epoch is gone."""
         interval_s = max(0.05, announced.heartbeat_ms / 1000)
         try:
             while not connection.closed.done():
-                free_bytes = self._core.slots.allocator.free_bytes
-                beat = Heartbeat(self._info.segment, self.epoch, free_bytes, self._shared.facts())
-                answer = _expect(await connection.call(beat, CALL_TIMEOUT_S), Announced)
+                answer = _expect(await connection.call(self._heartbeat(), CALL_TIMEOUT_S), Announced)
                 if answer.epoch != self.epoch:
                     return
                 self._obey(answer)
@@ -188,6 +186,10 @@ class MasterLink:
             self._note(str(connection.closed.result() or "closed"))
         except MoonpoolError as error:
             self._note(str(error))
+
+    def _heartbeat(self) -> Heartbeat:
+        free_bytes = self._core.slots.allocator.free_bytes
+        return Heartbeat(self._info.segment, self.epoch, free_bytes, self._shared.facts(), self.heard_first)
 
     # ------------------------------------------------------------ towards the master
 
@@ -225,7 +227,7 @@ class MasterLink:
             connection = self._connection
             if connection is None or not self._shared.streams.news:
                 return
-            with self._core.lock:
+            with self._core.lock:  # which whoever is told of what was sent expects
                 report = self._next_report()
                 if report is None or not self._ask(connection, report):
                     return
@@ -243,7 +245,7 @@ class MasterLink:
         except MoonpoolError as error:
             self._give_up(connection, error)
             return False
-        if self.heard_first and not connection.unsent_bytes:
+        if self.heard_first and connection.all_sent:
             self._shared.streams.of(report.shard).heard(report.stream, report.sequence)
         return True
 
@@ -327,8 +329,11 @@ class MasterLink:
         """A shard has changed hands: not to wait for the next heartbeat keeps the pause short."""
         if self._connection is None or announced.epoch != self.epoch:
             return
+        relied = self.heard_first
         try:
             self._obey(announced)
+            if relied and not self.heard_first:  # another node waits until the master knows that we know
+                self._connection.send(self._heartbeat()).add_done_callback(_ignore)
         except MoonpoolError as error:
             self._give_up(self._connection, error)
         else:

@@ -8,7 +8,7 @@ from moonpool.store_client.node.core import NodeCore
 from moonpool.store_client.node.names import Names
 
 PAUSE_S = 0.002
-"""Between pieces of some ms, in which writers have the lock."""
+"""Between pieces of a ms, in which writers have the lock."""
 
 
 class NameReader:
@@ -20,8 +20,8 @@ class NameReader:
         self._wanted: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def tell(self, master: str, yes: bool) -> None:
-        """Whether the master of that address needs to acknowledge nothing that is new; told with each of its heartbeats."""
+    def want(self, master: str, yes: bool) -> None:
+        """Whether the master of that address makes use of it; told with each of its heartbeats."""
         if yes:
             self._wanted.add(master)
         else:
@@ -32,7 +32,7 @@ class NameReader:
             else:
                 self._names.stop()
         if self._timer is None and self._names.behind:
-            self._work()
+            self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._work)
 
     def _work(self) -> None:
         with self._core.lock:

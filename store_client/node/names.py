@@ -12,13 +12,13 @@ import numpy as np
 from moonpool.schemas.header import SlotState
 from moonpool.schemas.keyspace import Kind
 from moonpool.schemas.messages import Entries, Moved
-from moonpool.schemas.packed import U64
+from moonpool.schemas.packed import U32, U64
 from moonpool.store_client.node.headers import states_in
 from moonpool.store_client.node.slots import Slots
 
 BITS_A_HASH = 32
 HASHES_MIN = 1 << 16
-ROWS_A_PIECE = 16384
+ROWS_A_PIECE = 4096
 FEW = 16
 """Hashes that are looked at one by one."""
 
@@ -51,7 +51,7 @@ class _Filter:
         return known
 
     def take_all(self, numbers: U64) -> bool:
-        """The same of many. Returns whether one of them may have been there, or have come twice."""
+        """The same of many. Returns whether one of them may have been there."""
         known = np.ones(len(numbers), dtype=np.bool_)
         for factor in _FACTORS:
             places = (numbers * np.uint64(factor)) >> np.uint64(self._shift)
@@ -60,7 +60,7 @@ class _Filter:
             known &= (self._bits[at] & bits) != 0
             np.bitwise_or.at(self._bits, at, bits)
         self.count += int(np.count_nonzero(~known))
-        return bool(known.any()) or len(np.unique(numbers)) < len(numbers)
+        return bool(known.any())
 
 
 class Names:
@@ -71,8 +71,8 @@ class Names:
         self._filter: _Filter | None = None
         """Holds all that the segment does."""
         self._next: _Filter | None = None
-        """The one to come: the headers up to `_page` have been read."""
-        self._page = 0
+        """The one to come: the headers up to this one have been read."""
+        self._page = self._index = 0
 
     @property
     def complete(self) -> bool:
@@ -107,7 +107,8 @@ class Names:
             known = [[one.take(number) for number in numbers] for one in (self._filter, self._next) if one]
         else:
             columns = _folded_all(np.frombuffer(op.hashes, dtype=np.uint8).reshape(count, -1))
-            known = [[one.take_all(columns)] for one in (self._filter, self._next) if one]
+            twice = len(np.unique(columns)) < count
+            known = [[one.take_all(columns) or twice] for one in (self._filter, self._next) if one]
         if self._filter is None:
             return False
         if self._next is None and self._filter.count > self._filter.hashes_max:
@@ -118,13 +119,16 @@ class Names:
         """Reads some more headers into the filter to come. Returns whether any are left."""
         if self._next is None:
             return False
-        pages = np.flatnonzero(self._slots.allocator.slots[self._page :]) + self._page
-        rows = 0
-        for page in pages.tolist():
-            if rows >= ROWS_A_PIECE:
+        rows_left = ROWS_A_PIECE
+        for page in (np.flatnonzero(self._slots.allocator.slots[self._page :]) + self._page).tolist():
+            if page != self._page:
+                self._page, self._index = page, 0
+            here = self._slots.page_slots(page)[self._index : self._index + rows_left]
+            self._read(self._next, here)
+            rows_left -= len(here)
+            self._index += len(here)
+            if not rows_left:
                 return True
-            rows += self._read(self._next, page)
-            self._page = page + 1
         self._filter, self._next = self._next, None
         return False
 
@@ -132,17 +136,15 @@ class Names:
         hashes_max = HASHES_MIN
         while hashes_max < 2 * self._slots.committed:
             hashes_max *= 2
-        self._next, self._page = _Filter(hashes_max), 0
+        self._next, self._page, self._index = _Filter(hashes_max), 0, 0
 
-    def _read(self, into: _Filter, page: int) -> int:
-        slots = self._slots.page_slots(page)
+    def _read(self, into: _Filter, slots: U32) -> None:
         rows = self._slots.rows(slots)
         held = rows[states_in(self._slots.headers.words[rows]) == SlotState.COMMITTED]
         if len(held):
             headers = self._slots.headers.snapshot(held)
             texts = np.ascontiguousarray(headers["block_hash"]).view(np.uint8).reshape(len(held), -1)
             into.take_all(_folded_all(texts))
-        return len(slots)
 
 
 def _folded(block_hash: bytes) -> int:

@@ -24,8 +24,8 @@ from moonpool.store_client.rpc.credentials import NO_CREDENTIALS, Credentials
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """What the links to all masters share. `heard` is told the addresses of masters that one of them names; `tell_new` whether the
-    master of that address takes in reports before it answers anybody, so that what is new need not wait."""
+    """What the links to all masters share. `heard` is told the addresses of masters that one of them names; `want_names` whether the
+    master of that address takes in reports before it answers anybody, so that it matters which names are new."""
 
     info: NodeInfo
     core: NodeCore
@@ -35,7 +35,7 @@ class Reporter:
     facts: Callable[[], dict[str, int | float]]
     copies: Copies
     heard: Callable[[list[str]], None] = lambda masters: None
-    tell_new: Callable[[str, bool], None] = lambda address, yes: None
+    want_names: Callable[[str, bool], None] = lambda address, yes: None
     credentials: Credentials = NO_CREDENTIALS
 
 

@@ -67,7 +67,7 @@ class Wait:
         self.seen = seen
         self.unbroken = unbroken
         self.new = False
-        """Whether no master can have any use against it: it need not be acknowledged, only heard of."""
+        """Whether the master can refuse nothing of it: that it is heard of is enough."""
         self.surplus: Surplus = NOTHING
 
     def end(self, outcome: Surplus | Unavailable) -> None:
@@ -116,8 +116,9 @@ class ReportStream:
         self._serial = 0
         self._acked_serial = 0
         self._first_serial = 0
-        self._new_serial = -1
-        self._heard_serial = -1
+        # Of the last commit that no master can refuse (whoever waits for it asks under the same hold of the lock), of the last
+        # one that may be refused, and up to which the master hears before it answers anybody.
+        self._new_serial = self._old_serial = self._heard_serial = -1
         self._inventory: Inventory | None = None
         self._inventory_serial: int | None = None
         self._queue: deque[tuple[int, Op, int]] = deque()
@@ -166,6 +167,8 @@ class ReportStream:
         serial = self._push(op)
         if new:
             self._new_serial = serial
+        elif isinstance(op, Entries):
+            self._old_serial = serial
         if isinstance(op, _ANSWERS):
             if len(self._carried) >= CARRIED_MAX:
                 del self._carried[next(iter(self._carried))]
@@ -210,7 +213,7 @@ class ReportStream:
         self._inventory = self._inventory_serial = None
         broken = [wait for wait in self._waits if wait.unbroken]
         self._waits = [wait for wait in self._waits if not wait.unbroken]
-        self._new_serial = -1
+        self._new_serial = self._heard_serial = -1
         for wait in self._waits:
             wait.serial = None
         for wait in broken:
@@ -303,12 +306,13 @@ class ReportStream:
         serial = max((last for number, last in self._unacked if number <= sequence), default=-1)
         self._heard_serial = serial
         if any(wait.new for wait in self._waits):
-            heard = [
-                wait for wait in self._waits if wait.new and wait.serial is not None and wait.serial <= serial
-            ]
-            self._waits = [wait for wait in self._waits if wait not in heard]
+            waits, self._waits = self._waits, []
+            heard: list[Wait] = []
+            for wait in waits:
+                told = wait.new and wait.serial is not None and wait.serial <= serial
+                (heard if told else self._waits).append(wait)
             for wait in heard:
-                wait.end(NOTHING)
+                wait.end(wait.surplus)
 
     def gap(self, stream: int) -> None:
         """The master misses a message of this stream."""
@@ -323,7 +327,8 @@ class ReportStream:
         bounds the wait, and leaves it then. Raises Unavailable."""
         begun = serial >= self._first_serial
         wait = Wait(serial if begun else self._inventory_serial, seen, unbroken=unbroken)
-        wait.new = serial == self._new_serial
+        # A commit may have been several ops: none before may be open that could be refused.
+        wait.new = serial == self._new_serial and self._old_serial <= self._acked_serial
         if serial <= self._acked_serial or (wait.new and serial <= self._heard_serial):
             wait.end(NOTHING)
             return wait

@@ -190,7 +190,7 @@ class Node:
             self._fences,
             self.numbers,
             self._copies,
-            tell_new=self._names.tell,
+            want_names=self._names.want,
             credentials=self._credentials,
         )
         return Masters(Directory.of(self._settings), reporter)

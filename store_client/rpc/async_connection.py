@@ -194,9 +194,9 @@ class AsyncRpcConnection(asyncio.Protocol):
         return request_id
 
     @property
-    def unsent_bytes(self) -> int:
-        """Of requests, which the kernel hasn't taken yet."""
-        return self._transport.get_write_buffer_size()
+    def all_sent(self) -> bool:
+        """Whether the kernel has taken all requests. What can't be sent any more is thrown away, and was not."""
+        return not self._transport.get_write_buffer_size() and not self._transport.is_closing()
 
     async def call(
         self, message: Message, timeout_s: float, late: Callable[[Message], None] | None = None

@@ -35,6 +35,8 @@ class Limits:
     turn_frames: int = 32
     turn_s: float = 0.001
     """A connection is served so many frames or so long, then all others have their turn."""
+    turns_heard: int = 256
+    """In one go, of one that is heard first: a node has 64 messages under way at most, and few take longer than a turn."""
 
 
 class Peer(Protocol):

@@ -165,9 +165,7 @@ class ServerConnection(asyncio.Protocol):
                 self._take(*frame)
             else:
                 self._writer.in_turn = True
-                rest = self._serve(data)
-                while rest and whole and self._closing_since_s is None:
-                    rest = self._serve(b"")
+                rest = self._serve_all(data) if whole else self._serve(data)
         except ProtocolError as error:
             log.info("%s closes a connection: %s", self._service.name, error)
             self._send(PUSH_ID, Failed(error.code, str(error)))
@@ -232,6 +230,15 @@ class ServerConnection(asyncio.Protocol):
             self._partial_since_s = None
         elif count or self._partial_since_s is None:
             self._partial_since_s = time.monotonic()
+        return False
+
+    def _serve_all(self, data: bytes) -> bool:
+        """The same in as many turns as it takes."""
+        for _ in range(self._service.limits.turns_heard):
+            if not self._serve(data):
+                return False
+            data = b""
+        self.abort("it has sent more at once than a node has under way")
         return False
 
     def _plan(self, rest: bool) -> None:

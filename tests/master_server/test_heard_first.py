@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable
+from typing import cast
 
 import pytest
 from support.report_node import KEYSPACE, ReportNode, chain, entries_of
 from support.waiting import until
 
+from moonpool.master import heard_first as heard_first_module
 from moonpool.master.heard_first import HeardFirst
 from moonpool.master.rest.gateway import Gateway
 from moonpool.master.server import MasterServer
@@ -17,6 +19,7 @@ from moonpool.schemas.config import MasterSettings
 from moonpool.schemas.framing import PROTOCOL_VERSION
 from moonpool.schemas.messages import (
     Announced,
+    Heartbeat,
     Hello,
     Locate,
     Located,
@@ -61,6 +64,10 @@ class Pool:
     def peer(self) -> Peer:
         """The client's."""
         return next(peer for peer in self._server._handler._clients if peer.hello.client == "asks")
+
+    def tell_nodes(self) -> None:
+        """As when a shard has changed hands."""
+        self._server._handler.tell_nodes()
 
     def ask(self, message: Message) -> Message | Awaitable[Message]:
         """Nothing is read from any socket meanwhile, but by the handler."""
@@ -125,33 +132,79 @@ async def test_and_a_place_is_named(pool: Pool, node: ReportNode) -> None:
     assert any(answer.generations) == pool.peer.near
 
 
-async def test_a_node_is_told_while_it_is_alone(pool: Pool, node: ReportNode) -> None:
-    near = pool.peer.near
-    assert (await node.heartbeat()).heard_first is near
-    assert len(pool.first.peers) == near
-    pushed: list[Announced] = []
-    take = node.connection._on_push
-    assert take is not None
+async def beat(node: ReportNode, believes: bool) -> bool:
+    """A heartbeat of a node that takes it so; what it is told."""
+    message = Heartbeat(node.segment, node.epoch, 1 << 30, heard_first=believes)
+    reply = await node.connection.call(message, T_S)
+    assert isinstance(reply, Announced)
+    return reply.heard_first
+
+
+def noted(node: ReportNode) -> list[bool]:
+    """What is pushed to it, from now on."""
+    pushed: list[bool] = []
 
     def note(message: Message) -> None:
         if isinstance(message, Announced):
-            pushed.append(message)
+            pushed.append(message.heard_first)
 
     node.connection._on_push = note
+    return pushed
+
+
+async def test_a_second_node_waits_until_the_first_one_knows(pool: Pool, node: ReportNode) -> None:
+    near = pool.peer.near
+    assert await beat(node, believes=False) is near
+    assert await beat(node, believes=near) is near
+    pushed = noted(node)
+    pool.tell_nodes()
+    await until(lambda: pushed == [near])
     other = ReportNode("n2")
     try:
         await other.connect(pool.address)
-        assert (await other.announce()).heard_first is False
-        await until(lambda: bool(pushed) or not near)
-        assert not any(one.heard_first for one in pushed)
-        assert len(pool.first.peers) == near, "it may not have read it yet"
-        assert (await node.heartbeat()).heard_first is False
-        assert (await node.heartbeat()).heard_first is False
-        assert not pool.first.peers, "it knows"
+        joining = asyncio.ensure_future(other.announce())
+        if near:
+            await until(lambda: pushed == [True, False])
+            pool.tell_nodes()
+            await until(lambda: pushed == [True, False, False])
+            assert not await beat(node, believes=True), "sent before it was read"
+            assert len(pool.first.peers) == 1 and not joining.done()
+            assert not await beat(node, believes=False)
+        assert not (await joining).heard_first
+        assert not pool.first.peers
+        assert not await beat(node, believes=False) and not await beat(other, believes=False)
     finally:
         await other.close()
-    node.connection._on_push = take
-    assert (await node.heartbeat()).heard_first is False, "who has gone may come back with what it holds"
+    assert not await beat(node, believes=False), "who has gone may come back with what it holds"
+
+
+async def test_one_that_stands_still_is_cut_off_and_heard(
+    pool: Pool, node: ReportNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heard_first_module, "END_WAIT_S", 0.2)
+    await beat(node, believes=False)
+    near = pool.peer.near
+    noted(node)
+    other = ReportNode("n2")
+    try:
+        await other.connect(pool.address)
+        await other.announce()
+        await until(lambda: node.connection.closed.done() or not near)
+        assert not pool.first.peers
+    finally:
+        await other.close()
+
+
+async def test_one_whose_blocks_are_not_all_known_waits_for_its_answers(pool: Pool) -> None:
+    node = ReportNode()
+    try:
+        await node.connect(pool.address)
+        assert not (await node.announce()).heard_first
+        assert not await beat(node, believes=False)
+        await node.start_stream([])
+        assert await beat(node, believes=False) is pool.peer.near
+    finally:
+        await node.close()
 
 
 async def test_whose_connection_is_over_is_heard_no_more(pool: Pool) -> None:
@@ -163,10 +216,10 @@ async def test_whose_connection_is_over_is_heard_no_more(pool: Pool) -> None:
 
 async def test_operators_hear_of_it_too(pool: Pool) -> None:
     sink = Sink(pool.first)
-    pool.first.peers[sink] = True  # type: ignore[index]
+    pool.first.peers[cast(Peer, sink)] = None
     gateway = Gateway(pool.parts, asyncio.get_running_loop())
     assert await gateway.read(lambda parts: sink.heard) == 1
-    del pool.first.peers[sink]  # type: ignore[arg-type]
+    pool.first.gone(cast(Peer, sink))
 
 
 class Sink:
@@ -179,23 +232,26 @@ class Sink:
 
     def hear(self) -> None:
         self.heard += 1
-        self._first.hear(self)  # type: ignore[arg-type]
+        self._first.hear(cast(Peer, self))
 
 
-def test_everybody_else_is_heard_once() -> None:
+async def test_everybody_else_is_heard_once() -> None:
     first = HeardFirst()
-    mine, others, far = Sink(first), Sink(first), Sink(first, near=False)
-    assert [first.tell(peer, True) for peer in (mine, others, far)] == [True, True, False]  # type: ignore[arg-type]
-    first.hear(mine)  # type: ignore[arg-type]
-    assert (mine.heard, others.heard, far.heard) == (0, 1, 0)
-    first.hear(far)  # type: ignore[arg-type]
-    assert (mine.heard, others.heard, far.heard) == (1, 2, 0)
-    assert first.others(mine) == [others]  # type: ignore[arg-type,comparison-overlap]
-    assert not first.tell(others, False)  # type: ignore[arg-type]
-    assert first.others(mine) == []  # type: ignore[arg-type]
-    first.hear(mine)  # type: ignore[arg-type]
-    assert others.heard == 3, "until it has heard that"
-    first.gone(others)  # type: ignore[arg-type]
-    first.gone(others)  # type: ignore[arg-type]
-    first.hear(mine)  # type: ignore[arg-type]
-    assert others.heard == 3
+    mine, others, far = (cast(Peer, Sink(first, near=near)) for near in (True, True, False))
+    told = [first.answer(peer, alone=True, believes=False) for peer in (mine, others, far)]
+    assert told == [True, True, False] == [first.told(peer) for peer in (mine, others, far)]
+
+    def heard() -> list[int]:
+        return [cast(Sink, peer).heard for peer in (mine, others, far)]
+
+    first.hear(mine)
+    assert heard() == [0, 1, 0]
+    first.hear(far)
+    assert heard() == [1, 2, 0]
+    assert not first.answer(others, alone=False, believes=True)
+    first.hear(mine)
+    assert heard() == [1, 3, 0], "until it knows"
+    assert not first.answer(others, alone=False, believes=False)
+    first.gone(others)
+    first.hear()
+    assert heard() == [2, 3, 0]

@@ -9,7 +9,8 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from node.test_reports import Rig, StreamMachine
 from support.stateful import stateful_settings
 
-from moonpool.schemas.messages import DropDone
+from moonpool.schemas.messages import DropDone, Entries, PutAnswer
+from moonpool.schemas.packed import pack_u64
 from moonpool.store_client.node.reports import ReportStream
 
 
@@ -78,6 +79,25 @@ def test_heard_is_for_what_is_new_alone() -> None:
     assert stream.wait(new).done() and not stream.wait(old).done(), "asked for later"
     stream.acknowledged(report.stream, report.sequence)
     assert waits[0].done()
+
+
+def test_a_commit_of_several_is_as_old_as_the_oldest_of_them() -> None:
+    """Its wait is for the last one."""
+    stream = _settled()
+    old = Entries(bytes(16), bytes(2), bytes(4), bytes(32), bytes(32), bytes(4), pack_u64([9]), bytes(8))
+    stream.emit(old)
+    wait = stream.wait(stream.emit(DropDone(2), new=True))
+    report = stream.next_report()
+    assert report is not None and len(report.ops) == 2
+    stream.heard(report.stream, report.sequence)
+    assert not wait.done()
+    stream.acknowledged(report.stream, report.sequence, {9: PutAnswer.EXISTS})
+    assert wait.result() == {9: PutAnswer.EXISTS}
+    wait = stream.wait(stream.emit(DropDone(3), new=True))
+    report = stream.next_report()
+    assert report is not None
+    stream.heard(report.stream, report.sequence)
+    assert wait.done()
 
 
 def test_what_was_heard_on_an_earlier_stream_counts_no_more() -> None:

@@ -56,7 +56,7 @@ class NamesMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        small = {"HASHES_MIN": 16, "ROWS_A_PIECE": 1, "FEW": 3}
+        small = {"HASHES_MIN": 16, "ROWS_A_PIECE": 100, "FEW": 3}
         self.patches = mock.patch.multiple(names_module, **small)
         self.patches.start()
         self.sink = NamingSink()

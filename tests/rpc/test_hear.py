@@ -17,12 +17,12 @@ from support.raw_peer import RawPeer
 from support.waiting import wait_until
 
 from moonpool.schemas.framing import encode_frame
-from moonpool.schemas.messages import Locate, Matched, decode_from_master, encode
+from moonpool.schemas.messages import Locate, Match, Matched, decode_from_master, encode
 from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
 from moonpool.store_client.rpc.peer import Limits, Peer
 
 T = TypeVar("T")
-LIMITS = Limits(turn_frames=4, inflight_max=8, write_bytes_max=4096)
+LIMITS = Limits(turn_frames=4, inflight_max=8, write_bytes_max=4096, turns_heard=40)
 LARGE = Locate(KEYSPACE, 300_000)
 
 
@@ -133,7 +133,7 @@ def test_a_peer_that_reads_nothing_is_heard_all_the_same(heard: Heard, server: T
 
 
 def test_one_that_goes_on_sending_is_cut_short(heard: Heard, server: ThreadedServer) -> None:
-    frames = b"".join(match_frame(2) for _ in range(50))
+    frames = match_frame(2)
 
     def send_more(peer: Peer) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -142,9 +142,22 @@ def test_one_that_goes_on_sending_is_cut_short(heard: Heard, server: ThreadedSer
     heard.raw.socket.setblocking(False)
     server.handler.note = send_more
     try:
-        assert heard.hear(frames) < 100_000
+        assert heard.hear(frames * 2) == 2, "what came meanwhile is for the next time"
     finally:
         server.handler.note = lambda peer: None
+
+
+def test_one_that_has_sent_more_than_any_node_is_shut_out(heard: Heard) -> None:
+    assert heard.hear(match_frame(2) * 300) == LIMITS.turns_heard * LIMITS.turn_frames
+    assert heard.raw.is_closed()
+
+
+def test_of_a_large_socket_all_is_heard(heard: Heard) -> None:
+    heard.raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    large = encode_frame(2, encode(Match(KEYSPACE, [(5, bytes(50_000))])))
+    sent_bytes = min(heard.raw.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2, 2 << 20)
+    count = sent_bytes // len(large)
+    assert heard.hear(large * count) == count
 
 
 def test_noise_ends_its_connection_alone(heard: Heard, server: ThreadedServer) -> None:
