@@ -123,6 +123,9 @@ class ReportNode:
 
     def _pushed(self, message: Message) -> None:
         if isinstance(message, Announced):
+            if not message.heard_first:  # another node waits until the master has heard that we know
+                knows = Heartbeat(self.segment, self.epoch, 1 << 30)
+                self.connection.ask(knows, lambda reply: None)
             return
         assert isinstance(message, (Drop, Check))
         self.pushes.append(message)
