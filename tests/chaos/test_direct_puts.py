@@ -64,7 +64,8 @@ class Writer(threading.Thread):
             self.state[key] = value if known is None else UNKNOWN
             self.stored += 1
         elif known is None and status == Status.EXISTS:
-            self.wrong.append(f"{key} exists, and was removed")
+            # By a first try of this very put, whose node was killed before it had answered: no other value may be there.
+            self.state[key] = value
         elif known is None:
             self.state[key] = UNKNOWN
 
