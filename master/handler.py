@@ -57,7 +57,7 @@ QUESTIONS = frozenset[type[Message]]({Probe, Match, Presence, Locate, Renew, Des
 SHORT_BYTES = 16 * LOOKUP_SLICE
 """Packed hashes, of 16 bytes or more, that are one slice, whatever they are."""
 
-WAIT_MS_MAX = 60_000
+WAIT_MS_MAX, LATE_MS = 60_000, 500
 TICK_S = 0.2
 
 
@@ -146,9 +146,9 @@ class MasterHandler:
         if isinstance(reply, ClusterMap) and not reply.masters:
             return msgspec.structs.replace(reply, masters=[self.address])
         if isinstance(reply, StatusReport) and origin.sees_all:
-            recorded = self._hard.facts() if self._hard is not None else {}
+            facts = self._hard.facts() if self._hard is not None else {}
             connected = {"connections": self._peers, "nodes_connected": len(self._nodes)}
-            return StatusReport({**reply.facts, **recorded, **connected})
+            return StatusReport({**reply.facts, **facts, **connected})
         return reply
 
     def _report(self, message: Report, peer: Peer) -> Message:
@@ -237,11 +237,13 @@ class MasterHandler:
         missed: Collection[DropKey],
         waiting: asyncio.Future[list[DropKey]],
     ) -> Message:
-        open_keys = [*away, *await waiting]
+        open_keys = [*away, *(late := await waiting)]
         if self._hard is not None:
             recorded = await self._hard.record_removals((key, drops[key]) for key in open_keys)
             open_keys = [key for key in open_keys if key not in recorded]
             await self._tell_late({segment for segment, _ in missed}, message.wait_ms)
+            # Many others may have pushed an order out of what a node is told when it is back: it is here, and is told now.
+            open_keys += await self._tell_late({one[0] for one in late}, min(message.wait_ms, LATE_MS))
             await self._hard.end_pins(message, pinned)
         pending = {segment for segment, _ in open_keys}
         if not pending:
@@ -254,16 +256,15 @@ class MasterHandler:
             reply, pending=sorted({*reply.pending, *(names.get(one, one.hex()) for one in pending)})
         )
 
-    async def _tell_late(self, segments: Collection[bytes], wait_ms: int) -> None:
-        """Nodes that have announced themselves while a removal was being recorded for them."""
+    async def _tell_late(self, segments: Collection[bytes], wait_ms: int) -> list[DropKey]:
+        """Nodes that have announced themselves before a removal was recorded for them. Returns what they don't confirm."""
         assert self._hard is not None
         here = [segment for segment in segments if segment in self._nodes]
         pushes = [push for segment in here for push in self._hard.announced(segment)]
-        if pushes:
-            keys = [(segment, drop.drop_id) for segment, drop in pushes]
-            done = self._confirmations.expect(keys, min(max(wait_ms, 0), WAIT_MS_MAX) / 1000)
-            self._push(pushes)
-            await done  # or not: it is recorded
+        keys = [(segment, drop.drop_id) for segment, drop in pushes]
+        done = self._confirmations.expect(keys, min(max(wait_ms, 0), WAIT_MS_MAX) / 1000)
+        self._push(pushes)
+        return await done
 
     def evict(self, segment: bytes, want_bytes: int) -> Victims:
         """Has a node give up its next victims, as if it had asked for room. Raises NotFound."""
