@@ -37,6 +37,7 @@ from moonpool.schemas.messages import (
     Match,
     Message,
     Need,
+    NodeState,
     Presence,
     Probe,
     Remove,
@@ -141,8 +142,7 @@ class MasterHandler:
         reply = outcome.reply
         if isinstance(reply, Announced):
             reply = self._announced(message, reply, peer)
-        if outcome.pushes:
-            self._push(outcome.pushes)
+        self._push(outcome.pushes)
         if isinstance(reply, ClusterMap) and not reply.masters:
             return msgspec.structs.replace(reply, masters=[self.address])
         if isinstance(reply, StatusReport) and origin.sees_all:
@@ -166,9 +166,8 @@ class MasterHandler:
 
     def _origin(self, peer: Peer) -> Origin:
         """Made anew when the peer announces a segment."""
-        identity = peer.identity
-        origin = Origin(peer.hello.host, identity.tenant, peer.data.get("segment"), identity.sees_all)
-        peer.data["origin"] = origin
+        whose, segment = peer.identity, peer.data.get("segment")
+        origin = peer.data["origin"] = Origin(peer.hello.host, whose.tenant, segment, whose.sees_all)
         return origin
 
     def _answer(self, message: Message, origin: Origin) -> Message | Awaitable[Message]:
@@ -248,8 +247,7 @@ class MasterHandler:
         pending = {segment for segment, _ in open_keys}
         if not pending:
             return reply  # which may name nodes itself: what was too much at once
-        nobody = Origin(host="", tenant="")
-        cluster = self._core.handle(GetClusterMap(), self._clock.now_s(), nobody).reply
+        cluster = self._core.handle(GetClusterMap(), self._clock.now_s(), Origin("", "")).reply
         assert isinstance(cluster, ClusterMap)
         names = {entry.info.segment: entry.info.node for entry in cluster.nodes}
         return msgspec.structs.replace(
@@ -268,9 +266,8 @@ class MasterHandler:
 
     def evict(self, segment: bytes, want_bytes: int) -> Victims:
         """Has a node give up its next victims, as if it had asked for room. Raises NotFound."""
-        origin = Origin("", "", segment)
         need = Need(segment, self._core.epoch, want_bytes)
-        outcome = self._core.handle(need, self._clock.now_s(), origin)
+        outcome = self._core.handle(need, self._clock.now_s(), Origin("", "", segment))
         victims = outcome.reply
         assert isinstance(victims, Victims)
         self._push(outcome.pushes)
@@ -364,6 +361,7 @@ class MasterHandler:
         """Time passes for the core from now on."""
         try:
             self._look_at_lease()
+            self.first.hear()  # before anybody is taken for silent
             self._push(self._core.tick(self._clock.now_s()))
             if self._hard is not None:
                 self._hard.tick(self._clock.now_s())
@@ -388,6 +386,8 @@ class MasterHandler:
         for node, segment, state in self._core.look.take_changes():
             name = state.name.lower()
             self.events.add("node", f"node {node} is {name}", node=node, segment=segment.hex(), state=name)
+            if state is NodeState.LOST and (peer := self._nodes.get(segment)) in self.first.peers:
+                peer.close()  # what it reports is not taken any more
 
     def stop_ticks(self) -> None:
         """The reverse."""

@@ -49,6 +49,7 @@ class ServerConnection(asyncio.Protocol):
         self.hello = _NOBODY
         self.name = "unknown peer"
         self.data: dict[str, Any] = {}
+        self.near = False
         self._visitor = Visitor(service.access)
         self.identity = self._visitor.identity
         """See Peer."""
@@ -86,15 +87,10 @@ class ServerConnection(asyncio.Protocol):
         self._writer.write(PUSH_ID, body)
         return True
 
-    @property
-    def near(self) -> bool:
-        """See Peer."""
-        return comes_near(self._transport.get_extra_info("socket"))
-
     def hear(self) -> None:
         """See Peer. Nor does it wait for unread replies, which the peer's own window bounds."""
-        if self._writer.in_turn or self._closing_since_s is not None or self._transport.is_closing():
-            return
+        if self._writer.in_turn or self._closing_since_s is not None:
+            return  # where only the transport is closing, what lies there can still be read
         data = arrived(self._transport.get_extra_info("socket"))
         if data or self._reader.pending:
             self._receive(data, whole=True)
@@ -155,7 +151,7 @@ class ServerConnection(asyncio.Protocol):
     def _receive(self, data: bytes, *, whole: bool) -> None:
         """`whole`: all of it, however many turns that takes."""
         self._turn_due = False
-        if self._closing_since_s is not None or self._transport.is_closing():
+        if self._closing_since_s is not None or (self._transport.is_closing() and not whole):
             return
         rest = False
         try:
@@ -194,6 +190,8 @@ class ServerConnection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.hello.role == "node" and self.near:
+            self.hear()  # it has relied on that
         self._closing_since_s = self._closing_since_s or time.monotonic()
         self._service.connections.discard(self)
         self._count(0)
@@ -390,6 +388,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _name_peer(self) -> None:
         sock = self._transport.get_extra_info("socket")
+        self.near = comes_near(sock)
         self._visitor.look_at(self._transport, self._service.tls)
         if sock.family == socket.AF_UNIX:
             self.name = "unix socket"

@@ -16,8 +16,8 @@ from support.echo_server import HELLO, KEYSPACE, MATCH, ThreadedServer
 from support.raw_peer import RawPeer
 from support.waiting import wait_until
 
-from moonpool.schemas.framing import encode_frame
-from moonpool.schemas.messages import Locate, Match, Matched, decode_from_master, encode
+from moonpool.schemas.framing import PROTOCOL_VERSION, encode_frame
+from moonpool.schemas.messages import Hello, Locate, Match, Matched, decode_from_master, encode
 from moonpool.store_client.rpc.async_connection import AsyncRpcConnection
 from moonpool.store_client.rpc.peer import Limits, Peer
 
@@ -33,7 +33,7 @@ def match_frame(request_id: int) -> bytes:
 class Heard:
     """One raw connection through the near door, and the server's end of it."""
 
-    def __init__(self, server: ThreadedServer) -> None:
+    def __init__(self, server: ThreadedServer, role: str = "client") -> None:
         self._server = server
         self.raw = RawPeer(server.address)
         self.raw.socket.close()
@@ -43,7 +43,8 @@ class Heard:
         self.raw.socket.settimeout(60)
         self.raw.socket.connect(f"\0{door.name}")
         known = list(server.handler.peers)
-        self.raw.greet()
+        self.raw.send(1, Hello(PROTOCOL_VERSION, role, "test"))
+        self.raw.receive()
         wait_until(lambda: len(server.handler.peers) > len(known))
         (self.peer,) = (peer for peer in server.handler.peers if peer not in known)
 
@@ -205,3 +206,29 @@ async def come_through() -> None:
         )
         assert server.handler.peers[-1].near
         await connection.close()
+
+
+def test_what_a_node_sent_is_heard_although_it_can_t_be_answered(server: ThreadedServer) -> None:
+    """It has gone while the server was at its first requests, and the answers to these find nobody."""
+    heard = Heard(server, "node")
+    before = server.handler.handled
+
+    def served_by_the_loop() -> None:
+        heard.raw.socket.sendall(match_frame(2) * 20)
+        heard.raw.socket.close()
+        heard.peer.data_received(match_frame(2) * 20)  # type: ignore[attr-defined]
+
+    heard.in_loop(served_by_the_loop)
+    wait_until(lambda: heard.peer not in server.handler.peers)
+    assert server.handler.handled == before + 40
+
+
+def test_and_before_another_is_answered(server: ThreadedServer) -> None:
+    heard = Heard(server, "node")
+
+    def gone_with_the_first_answer() -> None:
+        heard.raw.socket.close()
+        heard.peer.data_received(match_frame(2) * 20)  # type: ignore[attr-defined]
+
+    assert heard.hear(match_frame(2) * 20, meanwhile=gone_with_the_first_answer) == 40 - LIMITS.turn_frames
+    wait_until(lambda: heard.peer not in server.handler.peers)
