@@ -15,7 +15,7 @@ from moonpool.master import hard_requests, known_nodes
 from moonpool.master.node import OUTSTANDING_MAX
 from moonpool.master.store.base import Delete, Put, Write
 from moonpool.schemas.errors import StoreFailed
-from moonpool.schemas.messages import Clear, Drop, Freed, Pin, RegisterKeyspace, Remove
+from moonpool.schemas.messages import Clear, Drop, Freed, Message, Pin, RegisterKeyspace, Remove
 from moonpool.schemas.packed import pack_u16, pack_u32, pack_u64
 
 
@@ -58,18 +58,25 @@ async def test_a_removal_reaches_nodes_that_a_new_master_has_not_heard_of(path: 
     await other.close()
 
 
+async def removal_that_was_pushed_out(life: Life, back: ReportNode) -> asyncio.Task[Message]:
+    """Under way, of a node that was not there to confirm it and is `back`, after so many others that it isn't told again."""
+    node = ReportNode(back.name, confirms=False)
+    await life.call(RegisterKeyspace(SPEC))
+    await node.join(life.address, HASHES)
+    removing = asyncio.create_task(life.call(Remove(KEYSPACE, HASHES[9], True, 1500)))
+    await life.until(lambda facts: facts["rows"] == 9)
+    for index in range(OUTSTANDING_MAX + 5):
+        await life.call(Remove(KEYSPACE, bytes([index]) * 16, True, 0))
+    await node.close()
+    await back.join(life.address, HASHES)
+    return removing
+
+
 async def test_a_node_that_is_back_is_told_of_all_that_it_has_missed(path: Path) -> None:
     """Also where so much was removed meanwhile that the order had left what it is told when it comes."""
-    node, back = ReportNode("n1", confirms=False), ReportNode("n1")
+    back = ReportNode("n1")
     async with Life(path) as life:
-        await life.call(RegisterKeyspace(SPEC))
-        await node.join(life.address, HASHES)
-        removing = asyncio.create_task(life.call(Remove(KEYSPACE, HASHES[9], True, 1500)))
-        await life.until(lambda facts: facts["rows"] == 9)
-        for index in range(OUTSTANDING_MAX + 5):
-            await life.call(Remove(KEYSPACE, bytes([index]) * 16, True, 0))
-        await node.close()
-        await back.join(life.address, HASHES)
+        removing = await removal_that_was_pushed_out(life, back)
         assert not any(HASHES[9] in push.hashes for push in back.pushes if isinstance(push, Drop))
         reply = await removing
         assert (reply.count, reply.pending) == (1, [])  # type: ignore[attr-defined]
@@ -77,17 +84,10 @@ async def test_a_node_that_is_back_is_told_of_all_that_it_has_missed(path: Path)
         await back.close()
 
 
-async def test_one_that_does_not_confirm_even_then_is_named(path: Path) -> None:
-    node, back = ReportNode("n1", confirms=False), ReportNode("n1", confirms=False)
+async def test_one_that_does_not_confirm_even_then_holds_no_removal_up(path: Path) -> None:
+    back = ReportNode("n1", confirms=False)
     async with Life(path) as life:
-        await life.call(RegisterKeyspace(SPEC))
-        await node.join(life.address, HASHES)
-        removing = asyncio.create_task(life.call(Remove(KEYSPACE, HASHES[9], True, 1500)))
-        await life.until(lambda facts: facts["rows"] == 9)
-        for index in range(OUTSTANDING_MAX + 5):
-            await life.call(Remove(KEYSPACE, bytes([index]) * 16, True, 0))
-        await node.close()
-        await back.join(life.address, HASHES)
+        removing = await removal_that_was_pushed_out(life, back)
         reply = await removing
         back._confirms = True
         await back.close()
